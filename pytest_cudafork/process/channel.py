@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_cudafork.compat.unpatched import os, socket
+from pytest_cudafork.process.forking.short_stack import EXIT_LOST as EXIT_LOST
 from pytest_cudafork.process.protocol import frames, messages, sockets
 
-EXIT_LOST = 70
-"""Exit status of a child that could not deliver what it had to say."""
 _READ_BYTES = 1 << 16
 _MOST_FDS = 4
 

@@ -19,8 +19,8 @@ from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker import package_folder
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
+from pytest_cudafork.process.forking.short_stack import DueFork, Steps, Turn, perform
 from pytest_cudafork.process.protocol import frames, sockets
-from pytest_cudafork.process.short_stack import DueFork, Steps, Turn, perform
 from pytest_cudafork.settings import environment
 
 _WARNS_OF_FORKS = sys.version_info >= (3, 12)

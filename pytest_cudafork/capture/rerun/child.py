@@ -17,9 +17,9 @@ from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.children import Children
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.fork_server_client import NoServerError
+from pytest_cudafork.process.forking.short_stack import perform
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.server_process import ForkRefusedError
-from pytest_cudafork.process.short_stack import perform
 from pytest_cudafork.process.supervision import Said
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV, child_env, marks_of

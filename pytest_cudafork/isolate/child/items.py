@@ -7,11 +7,12 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pluggy_internals, pytest_internals
+from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health import fitness
 from pytest_cudafork.health.plugin import look_after_shared_process
@@ -20,8 +21,8 @@ from pytest_cudafork.isolate.child import capture_files, inherited, plugins
 from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.forking.short_stack import Turn, take_turns
 from pytest_cudafork.process.protocol import frames, messages
-from pytest_cudafork.process.short_stack import Turn, take_turns
 from pytest_cudafork.settings import environment
 
 
@@ -115,8 +116,7 @@ class ItemServer:
         self, channel: Channel, item: pytest.Item, following: pytest.Item | None
     ) -> Generator[Turn, None, bool]:
         """Have one test's protocol run; True if the session ends with it."""
-        hook = item.ihook.pytest_runtest_protocol
-        turn = Turn(pluggy_internals.call_of(item.config, hook, item=item, nextitem=following))
+        turn = Turn(partial(item.ihook.pytest_runtest_protocol, item=item, nextitem=following))
         yield turn
         try:
             if turn.error is None:

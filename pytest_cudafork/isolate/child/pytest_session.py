@@ -14,8 +14,8 @@ from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehe
 from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.forking.short_stack import Turn
 from pytest_cudafork.process.protocol import messages
-from pytest_cudafork.process.short_stack import Turn
 from pytest_cudafork.settings import environment
 
 _REHEARSALS = 1

@@ -24,11 +24,11 @@ from pytest_cudafork.process import exit_status, launch, supervision
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
+from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.short_stack import Steps
 from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings.markers import child_env
 

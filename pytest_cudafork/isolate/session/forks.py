@@ -24,9 +24,9 @@ from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
+from pytest_cudafork.process.forking.short_stack import Steps, Turn
 from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.short_stack import Steps, Turn
 from pytest_cudafork.process.signals import ChildSignal
 
 _MANY_FORKS = 5
@@ -91,7 +91,8 @@ class Forks:
         # a rerun of a test finds the next one's child there already
         if following is None or self._ahead is not None or not self._may_fork_ahead(following):
             return
-        _ = following.location  # pytest asks for it in the child and here, and remembers it
+        with contextlib.suppress(Exception):  # a user's kind of test; it will say so in its turn
+            _ = following.location  # pytest asks for it in the child and here, and remembers it
         with contextlib.suppress(OSError, RuntimeError):  # the test will say so in its turn
             running = yield from self._fork(following, {}, fds, ahead=True)
             self._ahead = following, running

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pytest_cudafork.health.fitness import Unfit
     from pytest_cudafork.isolate.policy import IsolationConfig, Method
     from pytest_cudafork.isolate.session.children import Children
+    from pytest_cudafork.process.forking.short_stack import Steps
     from pytest_cudafork.process.protocol.server_messages import CannotFork
-    from pytest_cudafork.process.short_stack import Steps
 
 _NEEDS_FORK_SERVER = ("forkserver", "auto")
 
@@ -151,7 +151,7 @@ class IsolationHooks:
         steps = self._steps(item, nextitem)
         if steps is None:
             return None
-        from pytest_cudafork.process.channel import EXIT_LOST
+        from pytest_cudafork.process.forking.short_stack import EXIT_LOST
 
         for due in steps:
             if due.make():

@@ -25,8 +25,8 @@ from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.isolate.session.request import INHERITED
 from pytest_cudafork.isolate.session.run_test import run_child
 from pytest_cudafork.process import termination
+from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.protocol import frames
-from pytest_cudafork.process.short_stack import Steps
 
 _OF_THE_PROCESS = (
     "_pytest",

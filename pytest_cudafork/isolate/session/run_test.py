@@ -20,8 +20,8 @@ from pytest_cudafork.isolate.session.children import Children, ItemProcess
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.fork_server_client import NoServerError
+from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.server_process import ForkRefusedError
-from pytest_cudafork.process.short_stack import Steps
 from pytest_cudafork.settings.markers import CHILD_ENV, WATCHER
 
 

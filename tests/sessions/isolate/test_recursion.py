@@ -46,7 +46,7 @@ def test_of_the_limit():
         return
     raise AssertionError
 """
-MOST_MORE = {"fork": 2, "forkserver": 4, "spawn": 0}
+MOST_MORE = {"fork": 4, "forkserver": 6, "spawn": 2}
 """How many frames a test may have below it beyond those that it has without isolation."""
 
 
@@ -75,4 +75,4 @@ def test_the_body_alone_has_them_too(pytester: pytest.Pytester) -> None:
     plain = _frames(pytester)
     pytester.makepyfile(f"import pytest\npytestmark = {marker}\n{SOURCE}")
     for name, count in _frames(pytester).items():
-        assert count <= plain[name] + 5, name
+        assert count <= plain[name] + 6, name

@@ -17,9 +17,10 @@ from typing import NoReturn
 import pytest
 
 from pytest_cudafork.compat import unpatched
-from pytest_cudafork.process import child, launch, short_stack, supervision
+from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
+from pytest_cudafork.process.forking import short_stack
 from pytest_cudafork.process.protocol import frames, messages
 from tests.support.descriptors import open_descriptors
 

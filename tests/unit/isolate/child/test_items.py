@@ -18,8 +18,8 @@ from pytest_cudafork.isolate.child.items import ItemServer
 from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.forking.short_stack import Turn
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
-from pytest_cudafork.process.short_stack import Turn
 from tests.support.peer import Peer, of_kind
 
 SOURCE = """

@@ -18,8 +18,8 @@ from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.isolate.session.request import session_request
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST
+from pytest_cudafork.process.forking.short_stack import take_turns
 from pytest_cudafork.process.protocol import messages
-from pytest_cudafork.process.short_stack import take_turns
 from tests.support.peer import Peer, of_kind
 
 SOURCE = """

@@ -21,10 +21,10 @@ from pytest_cudafork.isolate.session.request import (
 from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
+from pytest_cudafork.process.forking.short_stack import Steps, perform
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.short_stack import Steps, perform
 from pytest_cudafork.process.supervision import Said
 from pytest_cudafork.settings import METHODS
 from pytest_cudafork.settings.markers import CHILD_ENV

@@ -18,9 +18,9 @@ from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import work_order
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.forking.short_stack import perform
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.short_stack import perform
 from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.process.supervision import Said
 from tests.support.isolation import is_gone

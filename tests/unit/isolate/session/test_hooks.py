@@ -15,8 +15,8 @@ from pytest_cudafork.health.fitness import declare_unfit
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children, hooks, run_test
+from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.protocol.server_messages import CannotFork
-from pytest_cudafork.process.short_stack import Steps
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
 from tests.unit.isolate.session import items_of

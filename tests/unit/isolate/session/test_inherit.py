@@ -17,8 +17,8 @@ from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import inherit
 from pytest_cudafork.isolate.session.children import children_of
+from pytest_cudafork.process.forking.short_stack import perform
 from pytest_cudafork.process.protocol import frames
-from pytest_cudafork.process.short_stack import perform
 from tests.unit.isolate.session import Heard, items_of
 
 SOURCE = """

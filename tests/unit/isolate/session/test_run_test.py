@@ -21,9 +21,9 @@ from pytest_cudafork.isolate.session.children import ItemProcess
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
+from pytest_cudafork.process.forking.short_stack import Steps, perform
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.server_process import ForkRefusedError
-from pytest_cudafork.process.short_stack import Steps, perform
 from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone

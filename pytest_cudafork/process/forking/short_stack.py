@@ -15,8 +15,9 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import TypeVar
 
 from pytest_cudafork.compat.unpatched import os
-from pytest_cudafork.process.channel import EXIT_LOST
 
+EXIT_LOST = 70
+"""Exit status of a child that could not deliver what it had to say."""
 Result = TypeVar("Result")
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_cudafork.process import short_stack
-from pytest_cudafork.process.short_stack import DueFork, Steps, Turn
+from pytest_cudafork.process.forking import short_stack
+from pytest_cudafork.process.forking.short_stack import DueFork, Steps, Turn
 
 
 def _nested(due: DueFork, depth: int) -> Steps[int]:

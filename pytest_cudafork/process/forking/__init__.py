@@ -1,0 +1,1 @@
+"""How this process forks, and where in its stack the child begins."""
