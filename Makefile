@@ -15,6 +15,7 @@ SECURITY_VENV ?= .venv-security
 HTML_VENV ?= .venv-html
 TESTARGS ?=
 BENCHARGS ?=
+FUZZARGS ?=
 # Most tests wait for processes that they start, so three workers pay off on two cores.
 WORKERS ?= 3
 # Tests of the names that are used of plugins which only this environment has.
@@ -41,7 +42,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-gpu bench-against bench-isolation bench-faults security changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-gpu bench-against bench-isolation bench-faults fuzz fuzz-native security changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -66,6 +67,8 @@ help:
 	@echo "make bench-against    the same, audit, isolation and capture_pair against BEFORE=REVISION"
 	@echo "make bench-isolation  isolated tests against pytest-forked; BENCHARGS=... goes to it"
 	@echo "make bench-faults     tests that crash, hang and leave things behind, by us and by other plugins"
+	@echo "make fuzz         what reads others' data is given bytes, guided by coverage; FUZZARGS=... goes to it"
+	@echo "make fuzz-native  the native libraries under sanitizers, called in random order by threads"
 	@echo "make security     static analysers over the package; what they find must be explained"
 	@echo "make changelog    CHANGELOG.md from the fragments; VERSION=1.2.3"
 	@echo "make clean        remove the environment and everything that was built"
@@ -148,6 +151,14 @@ bench-isolation: $(BENCH_VENV)/installed
 # Half an hour, most of it spent waiting for what never ends where there is no time limit.
 bench-faults: $(BENCH_VENV)/installed
 	@"$(BENCH_VENV)/bin/python" benchmarks/faults.py $(BENCHARGS)
+
+# Atheris has wheels for Python 3.11 and later, and is in no extra for that.
+fuzz: $(STAMP)
+	@$(PIP) install "atheris==3.0.0"
+	@$(PY) -m tests.fuzz.run $(FUZZARGS)
+
+fuzz-native: $(STAMP)
+	@$(PY) -m tests.fuzz.native $(FUZZARGS)
 
 # An environment of its own: nothing else needs the analysers.
 security: $(SECURITY_VENV)/installed

@@ -33,7 +33,8 @@ _LETTERS = "onplt"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the campaign; the exit status tells whether each promise of ours was kept."""
     options = _parser().parse_args(arguments)
-    faults = [each for each in all_faults() if options.only in each.name]
+    chosen = [each for each in all_faults() if each.kind in options.kinds]
+    faults = [each for each in chosen if options.only in each.name]
     xdists = {"no": [False], "yes": [True], "both": [False, True]}[options.xdist]
     ways = {
         f"{name} -n 2" if xdist else name: (name, xdist)
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         judged = pool.map(lambda way: _campaign(faults, way[0], way[1], Path(made)), ways.values())
         found = dict(zip(ways, judged, strict=True))
     text, data = report(faults, found)
-    publish("faults", "Faults, and which promises are kept", text, data, save=options.save)
+    publish(options.topic, "Faults, and which promises are kept", text, data, save=options.save)
     ours = [of for key, of in found.items() if METHODS[ways[key][0]].ours]
     return int(any(broken(kept) for of in ours for kept in of.values()))
 
@@ -53,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Five promises for each fault.")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--xdist", choices=("no", "yes", "both"), default="both")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--topic", default="faults", help="name of the file in results/")
     parser.add_argument("--only", default="", help="only faults whose name holds this word")
     parser.add_argument("--jobs", type=int, default=2, help="sessions at a time; default 2")
     parser.add_argument("--save", action="store_true", help="also write a file in results/")

@@ -84,7 +84,7 @@ class BaselineResult(NamedTuple):
                 tuple(map(_entry, data["missing"])),
                 tuple(map(_entry, data["quiet"])),
             )
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, IndexError, OverflowError) as error:
             raise ValueError(f"no result of a session: {error!r}") from None
 
 

@@ -53,7 +53,7 @@ def read(path: str) -> dict[str, Any]:
             note = json.load(file)
         unpacked(note["wish"])
         float(note["since"]), float(note["seen"]), int(note["pid"]), str(note["test"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return {}
     return dict(note)
 

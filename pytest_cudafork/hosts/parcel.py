@@ -55,7 +55,7 @@ class Parcel(NamedTuple):
         """
         try:
             return cls(**json.loads(text))
-        except TypeError as error:
+        except (TypeError, RecursionError) as error:
             raise ValueError(str(error)) from None
 
     def at_home(self, root: str) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class WatchSettings(NamedTuple):
                 tuple(data["allow"]),
                 bool(data.get("detailed", False)),
             )
-        except (KeyError, TypeError, StopIteration) as error:
+        except (KeyError, TypeError, StopIteration, RecursionError) as error:
             raise ValueError(f"{environment.WATCH} holds {text!r}: {error!r}") from None
 
 

@@ -160,7 +160,7 @@ def _job(path: str, records: list[Record], damage: tuple[str, ...]) -> Job:
     try:
         result = BaselineResult.from_plain(end.get("result"))
         return Job(path, records, damage, result, str(end.get("stopped")), int(end["status"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):  # JSON's 1e999 is infinite
         if _BROKEN_END not in damage:  # a joined ledger knows already
             damage += (_BROKEN_END,)
         return Job(path, records, damage, None, "", -1)

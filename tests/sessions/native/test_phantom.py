@@ -199,6 +199,29 @@ def test_a_present_face_answers_questions(scripts: Scripts) -> None:
     assert done.only["result"] == 0
 
 
+def test_what_is_no_context_is_refused_and_the_current_one_stays(scripts: Scripts) -> None:
+    done = scripts.run(
+        """
+        phantom.install("sm_90")
+        cuda = ctypes.CDLL("libcuda.so.1")
+        context, current = ctypes.c_void_p(), ctypes.c_void_p()
+        assert cuda.cuInit(0) == 0
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+        assert cuda.cuCtxSetCurrent(context) == 0
+        for handle in (1, 7, context.value - 4096, context.value + 4096, 2**64 - 8):
+            handle = ctypes.c_void_p(handle)
+            assert cuda.cuCtxSetCurrent(handle) == 201, handle
+            assert cuda.cuCtxPushCurrent_v2(handle) == 201, handle
+            assert cuda.cuCtxSynchronize() == 0
+        assert cuda.cuCtxGetCurrent(ctypes.byref(current)) == 0
+        assert current.value == context.value
+        assert cuda.cuDevicePrimaryCtxRelease_v2(0) == 0
+        assert cuda.cuDevicePrimaryCtxRelease_v2(0) == 201
+        """
+    )
+    assert done.status == 0, done.err
+
+
 def test_what_needs_a_gpu_is_refused_in_words_once(scripts: Scripts) -> None:
     done = scripts.run(
         """

@@ -98,6 +98,8 @@ def test_what_is_not_in_its_file_any_more_is_missing_whatever_ran(tmp_path: Path
 @pytest.mark.parametrize("data", [None, {}, {"accepted": 3}, [], {
     "accepted": [[["no kind", "", "", ""], [], 1]], "new": [], "unknown": 0, "missing": [],
     "quiet": [],
+}, {
+    "accepted": [], "new": [], "unknown": float("inf"), "missing": [], "quiet": [],
 }])  # fmt: skip
 def test_what_is_no_result_is_refused(data: object) -> None:
     with pytest.raises(ValueError, match=r"no result of a session|no entry of a baseline"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def test_a_note_is_written_and_read(tmp_path: Path) -> None:
     notes.write(path, written)
     assert notes.read(path) == written
     assert notes.unpacked(notes.read(path)["wish"]) == wish
-    for torn in ("torn {", "[]", '{"wish": 1}', '{"pid": 1}'):
+    far = json.dumps({**written, "pid": 1}).replace('"pid": 1', '"pid": 1e999')
+    for torn in ("torn {", "[]", '{"wish": 1}', '{"pid": 1}', "[" * 9000, far):
         Path(path).write_text(torn)
         assert notes.read(path) == {}
     notes.write(str(tmp_path / "none" / "a.holder"), written)  # no room for it: a lost note

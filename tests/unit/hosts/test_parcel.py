@@ -20,7 +20,7 @@ def test_it_is_read_as_it_was_sent() -> None:
     assert Parcel.from_text(parcel.to_text()) == parcel
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"host": "a"}', '{"other": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"host": "a"}', '{"other": 1}', "[" * 9000])
 def test_anything_else_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         Parcel.from_text(text)

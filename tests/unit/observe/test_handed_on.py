@@ -23,7 +23,7 @@ def test_settings_survive_the_way(
     assert WatchSettings.from_text(settings.to_text()) == settings
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"ledger": "x"}', "1 2"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"ledger": "x"}', "1 2", "[" * 9000])
 def test_other_text_is_no_settings(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         WatchSettings.from_text(text)

@@ -58,13 +58,17 @@ def test_where_a_job_is_incomplete_nothing_is_said_to_be_gone(tmp_path: Path) ->
         file.write(b'\n{"k": "touch", "id"')
     broken = ledger(tmp_path / "broken", None)
     Ledger(broken).append("end", result={}, stopped="", status=0)
-    merged = merge(read_jobs([fine, killed, stopped, torn, broken]))
+    endless = ledger(tmp_path / "endless", None)
+    Ledger(endless).append("end", result=result.to_plain(), stopped="", status="of no use")
+    Path(endless).write_text(Path(endless).read_text().replace('"of no use"', "1e999"))
+    merged = merge(read_jobs([fine, killed, stopped, torn, broken, endless]))
     assert merged.gone == ()
     assert [error.removeprefix(f"{tmp_path}/") for error in merged.errors] == [
         "killed: its session did not come to its end",
         "stopped: its session was stopped: after 1 failure",
         "torn: 1 line of the ledger is cut short, or no record",
         "broken: its last record is broken",
+        "endless: its last record is broken",
     ]
 
 

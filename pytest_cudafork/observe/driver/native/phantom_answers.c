@@ -5,6 +5,7 @@
 #include "witness.h"
 
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -31,6 +32,12 @@ EXPORT int cudafork_make_sick(int device, int code)
         return INVALID_DEVICE;
     atomic_store(&sick[device], code);
     return SUCCESS;
+}
+
+/* Whether this is a handle that cuDevicePrimaryCtxRetain gives, and not NULL or something else's. */
+static int is_context(const void *context)
+{
+    return (uintptr_t)context - (uintptr_t)contexts < sizeof contexts;
 }
 
 /* What the current context answers to everything. */
@@ -210,13 +217,14 @@ EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
 {
     struct face face;
-    int answer = device_ready(&face, device);
+    int answer = device_ready(&face, device), count;
 
-    if (!answer && atomic_load(&retained[device]) == 0)
-        return INVALID_CONTEXT;
-    if (!answer)
-        atomic_fetch_sub(&retained[device], 1);
-    return answer;
+    if (answer)
+        return answer;
+    count = atomic_load(&retained[device]); /* never below 0, whoever else releases it now */
+    while (count && !atomic_compare_exchange_weak(&retained[device], &count, count - 1))
+        ;
+    return count ? SUCCESS : INVALID_CONTEXT;
 }
 
 EXPORT int cuCtxGetCurrent(void **context)
@@ -236,7 +244,7 @@ EXPORT int cuCtxPushCurrent_v2(void *context)
     struct face face;
     int answer = ready(&face);
 
-    if (!answer && (!context || depth == CONTEXTS_DEEP))
+    if (!answer && (!is_context(context) || depth == CONTEXTS_DEEP))
         return INVALID_CONTEXT;
     if (!answer)
         stack[depth++] = context;
@@ -265,6 +273,8 @@ EXPORT int cuCtxSetCurrent(void *context)
 
     if (answer)
         return answer;
+    if (context && !is_context(context))
+        return INVALID_CONTEXT;
     if (depth)
         depth--;
     return context ? cuCtxPushCurrent_v2(context) : SUCCESS;

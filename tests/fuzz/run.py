@@ -1,0 +1,98 @@
+"""Looks for bytes that a reader chokes on, guided by coverage: ``python -m tests.fuzz.run``.
+
+Each target runs in a process of its own for some seconds. What covers something new is kept in
+``build/fuzz``; with ``--merge`` the small ones of these are added to the corpora in the repository.
+An input that fails is written beside them, named in the table, and the exit status is 1. Needs
+Atheris: ``make fuzz`` installs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.fuzz.targets import TARGETS
+
+CORPUS = Path(__file__).with_name("corpus")
+PROJECT = CORPUS.parents[2]
+_FOUND = PROJECT / "build/fuzz"
+_LONGEST = 1500  # bytes of an input
+_LONGEST_KEPT = 200  # in the repository
+_CHILD = """\
+import sys, atheris
+with atheris.instrument_imports(include=["pytest_cudafork"]):
+    from tests.fuzz import targets
+atheris.Setup([sys.argv[0], *sys.argv[2:]], targets.TARGETS[sys.argv[1]])
+atheris.Fuzz()
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the targets, one after the other."""
+    parser = argparse.ArgumentParser(description="Coverage-guided fuzzing of what reads data.")
+    parser.add_argument("--seconds", type=int, default=60, help="for each target; default 60")
+    parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    parser.add_argument("--merge", action="store_true", help="add what is small to the corpora")
+    options = parser.parse_args(arguments)
+    rows = []
+    for name in options.targets:
+        rows.append(run(name, options.seconds))
+        line = "{name:10} {runs:>9} runs in {seconds} s  {failure}\n"
+        sys.stdout.write(line.format(**rows[-1]))
+        sys.stdout.flush()
+        if options.merge and not rows[-1]["failure"]:
+            merge(name)
+    sys.stdout.write(json.dumps({"topic": "fuzz", "targets": rows}) + "\n")
+    return int(any(row["failure"] for row in rows))
+
+
+def run(name: str, seconds: int) -> dict[str, object]:
+    """Run one target for some seconds; return what became of it."""
+    folder = _FOUND / name
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    done = _fuzz(
+        name,
+        *(f"-max_total_time={seconds}", f"-max_len={_LONGEST}", "-rss_limit_mb=4096"),
+        *("-print_final_stats=1", f"-artifact_prefix={_FOUND}/failed-{name}-"),
+        *(str(folder), str(CORPUS / name)),
+    )
+    runs = re.search(r"number_of_executed_units: (\d+)", done.stderr)
+    wrote = re.search(r"Test unit written to (\S+)", done.stderr)
+    log = _FOUND / f"{name}.log"
+    log.write_text(done.stderr + done.stdout, encoding="utf-8")
+    failed = "" if done.returncode == 0 else f"FAILED: {wrote[1] if wrote else log}"
+    return {
+        "name": name,
+        "seconds": round(time.monotonic() - began),
+        "runs": int(runs[1]) if runs else 0,
+        "failure": failed,
+    }
+
+
+def merge(name: str) -> None:
+    """Add to the corpus in the repository what is small and covers more."""
+    (CORPUS / name).mkdir(parents=True, exist_ok=True)
+    folders = (str(CORPUS / name), str(_FOUND / name))
+    _fuzz(name, "-merge=1", f"-max_len={_LONGEST_KEPT}", *folders)
+
+
+def _fuzz(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _CHILD, name, *arguments],
+        cwd=PROJECT,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
