@@ -52,13 +52,13 @@ def test_workers_share_what_pytest_rewrites_and_execute_nothing(
         )
         for number in range(2)
     ]
-    done = [file.relative_to(root).as_posix() for share in shares for file in share]
-    assert sorted(name for name in done if name.startswith("tests")) == [
-        *("tests/conftest.py", "tests/test_a.py"),
-    ]
+    done = [file for share in shares for file in share]
     assert all(shares)
-    caches = sorted(file.name.partition(".")[0] for file in root.rglob("tests/**/*pytest*.pyc"))
-    assert caches == ["conftest", "test_a"]
+    assert len(done) == len(set(done))
+    # what lies beside tests is rewritten where the metadata of this checkout lists it
+    assert {root / "tests" / name for name in ("conftest.py", "test_a.py")} <= set(done)
+    caches = [file.name.partition(".")[0] for file in root.rglob("*pytest*.pyc")]
+    assert sorted(caches) == sorted(file.stem for file in done)
 
 
 def test_what_was_written_is_what_an_import_takes(
