@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import os
 import re
@@ -184,6 +185,8 @@ def _lines(text: str) -> list[str]:
     return result[:-1]
 
 
+# Most lines of a session come again, in its files and in the sessions that it is compared with.
+@functools.lru_cache(maxsize=20_000)
 def _without_noise(text: str) -> str:
     for pattern, replacement in _NOISE:
         text = re.sub(pattern, replacement, text)
