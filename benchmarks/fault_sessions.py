@@ -168,7 +168,7 @@ def run(faults: Sequence[Fault], method: str, xdist: bool, folder: Path) -> Seen
                 command,
                 cwd=tests,
                 env=_environment(session, temporary),
-                preexec_fn=os.setpgrp,  # what kills its group is not to end this one's
+                preexec_fn=_by_itself,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -335,6 +335,13 @@ def _runs(pid: int) -> bool:
     except OSError:
         return False
     return state not in "ZX"
+
+
+def _by_itself() -> None:
+    """Begin a session as from a terminal, with a group of its own, as some faults kill theirs."""
+    os.setpgrp()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # nohup and "&" ignore them
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _end(pids: Iterable[int]) -> None:

@@ -43,8 +43,8 @@ _PHANTOM = tuple(
     )
 )
 _FUNCTION = re.compile(r"^EXPORT ([\w ]+?\*?)\s*(\w+)\(([^)]*)\)", re.MULTILINE)
-_UNCALLED = ("cudafork_hook", "cudafork_unhook")
-"""They take objects of Python."""
+_UNCALLED = ("cudafork_hook", "cudafork_unhook", "cudafork_arm")
+"""They take objects of Python; or a signal and a descriptor, which would be of another thread."""
 
 _SHOWN = 6000
 _DRIVER = Path(__file__).with_name("native_calls.c")

@@ -88,12 +88,22 @@ static const char *variable(const char *name)
 }
 
 /* What cudafork_remember kept: a test may have cleared the environment for a while. */
-static char kept_ledger[4096], kept_owner[64];
+struct kept {
+    char ledger[4096], owner[64];
+};
+static const struct kept nothing_kept;
+/* Put in place as a whole, for threads that touch meanwhile; old ones are never freed. */
+static _Atomic(const struct kept *) kept = &nothing_kept;
 
 void record_remember(const char *ledger, const char *owner)
 {
-    snprintf(kept_ledger, sizeof kept_ledger, "%s", ledger);
-    snprintf(kept_owner, sizeof kept_owner, "%s", owner);
+    struct kept *new = malloc(sizeof *new);
+
+    if (!new)
+        return;
+    snprintf(new->ledger, sizeof new->ledger, "%s", ledger);
+    snprintf(new->owner, sizeof new->owner, "%s", owner);
+    atomic_store(&kept, new);
 }
 
 static const char *variable_or(const char *name, const char *kept)
@@ -126,7 +136,7 @@ static void add_common(struct text *line)
     add_number(line, ",\"pid\":", pid);
     add_number(line, ",\"tid\":", syscall(SYS_gettid));
     add_number(line, ",\"ppid\":", getppid());
-    add_string(line, ",\"owner\":", variable_or("_CUDAFORK_OWNER", kept_owner));
+    add_string(line, ",\"owner\":", variable_or("_CUDAFORK_OWNER", atomic_load(&kept)->owner));
     add_string(line, ",\"test\":", variable("PYTEST_CURRENT_TEST"));
     add_string(line, ",\"phase\":", variable("_CUDAFORK_PHASE"));
 }
@@ -208,7 +218,7 @@ static void write_touch(const struct touch *touch, const char *ledger)
 
 void witness_record(const struct touch *touch)
 {
-    const char *ledger = variable_or("_CUDAFORK_LEDGER", kept_ledger);
+    const char *ledger = variable_or("_CUDAFORK_LEDGER", atomic_load(&kept)->ledger);
     int error = errno;
 
     if (!*ledger || busy)

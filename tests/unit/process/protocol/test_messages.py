@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 
@@ -48,6 +50,27 @@ def test_what_is_no_message_is_refused_with_words(plain: dict[str, Any], words: 
     with pytest.raises(frames.FrameError, match=words):
         messages.decode(plain)
     assert messages.decode_or_none(plain) is None
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_fields_of_any_kind_make_a_message_or_an_error(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(messages.KINDS)))
+    names = st.sampled_from([*messages.KINDS[kind].types, "other"])
+    plain = {**data.draw(st.dictionaries(names, _VALUES)), "kind": kind}
+    message = messages.decode_or_none(plain)
+    if message is None:
+        with pytest.raises(frames.FrameError):
+            messages.decode(plain)
+    else:
+        assert messages.decode(message.to_plain()) == message
 
 
 def test_every_field_of_every_message_is_looked_at() -> None:
