@@ -34,7 +34,9 @@ SESSION = "FAULTS_SESSION"
 """Environment variable by which the processes of a session are found."""
 
 _HERE = Path(__file__).resolve().parent
-_ALONE, _EACH_MORE = 12, 5  # seconds that a session may take: of one fault, for each further one
+# Seconds that a session may take: of one fault, for each further one. Of a test that is killed at
+# its limit, stacks are waited for 10 s.
+_ALONE, _EACH_MORE = 20, 5
 _TESTS = 3  # in the file of a fault
 _TO_END = 3.0  # seconds that processes have to be gone after the session
 _OURS = (*("-p", "pytest_cudafork.plugin"), f"--cuda-fork-isolate-timeout={LIMIT}")
