@@ -75,6 +75,15 @@ def test_what_was_written_is_what_an_import_takes(
         hook.exec_module(module)
 
 
+def test_what_cannot_be_compiled_is_left_to_the_collection(
+    root: Path, pytestconfig: pytest.Config
+) -> None:
+    file = root / "tests" / "test_a.py"
+    file.write_text("def (")
+    hook: Any = pytestconfig.pluginmanager.rewrite_hook
+    assert list(rewriting.rewritten(hook, [file], root)) == []
+
+
 def test_a_session_without_workers_and_one_that_writes_nothing_rewrite_nothing(
     root: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
