@@ -188,6 +188,7 @@ def test_a_core_tells_what_its_configuration_came_to(folder: str) -> None:
         "tensor_parallel_size": 1,
         "sums_over_ranks": None,
         "dtype": "float32",
+        "kv_cache_dtype": "float32",
         "num_blocks": 200,
         "block_size": 4,
         "cudagraph_mode": "NONE",

@@ -6,7 +6,7 @@ The parent reads them when the child has crashed and cannot report its output an
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -47,6 +47,23 @@ class ForkedCapture:
 def capture_files(config: pytest.Config) -> list[int]:
     """Return the descriptors of the files that pytest captures into; -1 where there is none."""
     return [_file_of(part) for part in pytest_internals.captured_streams(config) or (None, None)]
+
+
+def call_before_output_is_read(config: pytest.Config, call: Callable[[], object]) -> None:
+    """Call this, from now on, before what a phase of a test has written is read and emptied.
+
+    A hook around the phase would do it, too, but stand in the traceback of what the test raises.
+    """
+    manager: Any = config.pluginmanager.get_plugin("capturemanager")
+    if manager is None:
+        return
+    read = manager.read_global_capture
+
+    def call_and_read() -> Any:
+        call()
+        return read()
+
+    manager.read_global_capture = call_and_read
 
 
 def renew_files(files: Sequence[int]) -> None:

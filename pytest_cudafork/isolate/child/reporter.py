@@ -16,7 +16,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
-from pytest_cudafork.isolate.child import plugins
+from pytest_cudafork.isolate.child import capture_files, plugins
 from pytest_cudafork.isolate.report_data import CASE, MEASURED, SHOWN, SUBTESTS, SUITE
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
@@ -49,6 +49,8 @@ class Reporter:
         """
         self._packer.begin()
         self._terminal.take_over()
+        # the output of the test is in a file that it shares with what it forked
+        capture_files.call_before_output_is_read(self.config, self._leave_if_not_mine)
         manager: Any = self.config.pluginmanager
         if manager.has_plugin(forked.PEER):  # it would fork once more
             manager.unregister(name=forked.PEER)
@@ -74,20 +76,10 @@ class Reporter:
         if self._starts > 1:
             self._tell(messages.RunsAgain())
 
-    @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
-        """End a process that the test has forked and that ran out of it, before others see it.
-
-        Innermost, because pytest would read and empty the captured output, whose file it shares
-        with the process of the test.
-        """
-        try:
-            return (yield)
-        finally:
-            if self._channel is not None:
-                self._channel.leave_if_not_mine()
-
-    pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
+    def _leave_if_not_mine(self) -> None:
+        """End a process that the test has forked and that ran out of it, before others see it."""
+        if self._channel is not None:
+            self._channel.leave_if_not_mine()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -105,7 +97,7 @@ class Reporter:
         """Send a report as it comes."""
         if self._channel is None:
             return
-        self._channel.leave_if_not_mine()
+        self._leave_if_not_mine()
         self._terminal.flush()
         data = self._packer.pack(report)
         self._tell(messages.Report(data, wait=self._terminal.direct))

@@ -139,10 +139,12 @@ def test_a_refused_fork_is_an_error_with_its_reason(pytester: pytest.Pytester) -
         from pytest_cudafork.isolate import policy
         from pytest_cudafork.isolate.session import run_test
         from pytest_cudafork.isolate.session.children import children_of
+        from pytest_cudafork.process.forking.short_stack import perform
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_protocol(item, nextitem):
             method = policy.Method("fork", None, "it is poisoned")
-            return run_test.isolate(item, nextitem, method, children_of(item.config))
+            perform(run_test.isolate(item, nextitem, method, children_of(item.config)))
+            return True
         """
     )
     pytester.makepyfile("def test_x(): pass")

@@ -159,21 +159,14 @@ def test_a_process_that_ran_out_of_the_test_ends_before_pytest_reads_the_output(
     item = pytester.getitem("def test_passes(): ...", "test_passes")
     asked: list[str] = []
 
-    class Around:
-        """Stands for pytest's capture, which is around each phase as well."""
+    def read() -> tuple[str, str]:
+        asked.append("read")
+        return "", ""
 
-        @pytest.hookimpl(wrapper=True)
-        def pytest_runtest_setup(self) -> Iterator[None]:
-            try:
-                return (yield)
-            finally:
-                asked.append("read")
-
-        pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
-
+    manager: Any = item.config.pluginmanager.get_plugin("capturemanager")
+    monkeypatch.setattr(manager, "read_global_capture", read)
     reporter = Reporter(item.config)
-    for plugin in (reporter, Around()):
-        item.config.pluginmanager.register(plugin)
+    item.config.pluginmanager.register(reporter)
     reporter.take_over(item.session)
     reporter.report_to(peer.channel)
     monkeypatch.setattr(peer.channel, "leave_if_not_mine", lambda: asked.append("mine?"))
