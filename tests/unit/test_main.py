@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,15 @@ usage: python -m pytest_cudafork run [options] SCRIPT | -m MODULE | -- PROGRAM
        python -m pytest_cudafork attach PID [options]
        python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]
 """
+
+
+@pytest.fixture(autouse=True)
+def _a_collector_as_before() -> Iterator[None]:
+    """The command turns the collector off, as its process is short."""
+    collects = gc.isenabled()
+    yield
+    if collects:
+        gc.enable()
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
