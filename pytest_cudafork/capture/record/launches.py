@@ -24,6 +24,8 @@ from pytest_cudafork.observe.base.undo import UndoStack
 __all__ = ["Launches"]
 
 _LEARNED_FROM = 3
+_SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype))
+"""What most arguments of kernels are beside tensors: it holds none."""
 
 
 class _Place(NamedTuple):
@@ -113,15 +115,15 @@ class Launches:
     def _note(
         self, run: Any, kernel: Any, args: Any, kwargs: dict[str, Any], learned: _Learned
     ) -> None:
-        history = self._history
-        hidden = [each for each in tensors_of((args, kwargs)) if not _is_direct(each, args, kwargs)]
-        for each in tensors_of((args, kwargs)):
+        history, named = self._history, _named(args, kwargs)
+        direct = [each for _, each in named if isinstance(each, Tensor)]
+        hidden = _within([each for _, each in named], direct)
+        for each in (*direct, *hidden):
             memory = history.meet(each)
             if memory is not None and not memory.writes:
                 memory.filled = -1  # a kernel may fill it, and nobody would see
         taken = Arguments(history)
-        tree = {at: self._taken(taken, at in learned.changed, each) for at, each in
-                _named(args, kwargs)}  # fmt: skip
+        tree = {at: self._taken(taken, at in learned.changed, each) for at, each in named}
         taken.args = [tree[index] for index in range(len(args))]
         taken.kwargs = {name: tree[name] for name in kwargs}
         operation = history.operation(run or kernel, taken, heavy=False)
@@ -158,8 +160,11 @@ def _named(args: Any, kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:
     return [*enumerate(args), *kwargs.items()]
 
 
-def _is_direct(tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:
-    return any(tensor is each for each in [*args, *kwargs.values()])
+def _within(arguments: list[Any], direct: list[Tensor]) -> list[Tensor]:
+    """Return the tensors that arguments hold without being ones, as Triton's descriptors do."""
+    holders = [e for e in arguments if e.__class__ not in _SIMPLE and not isinstance(e, Tensor)]
+    found = tensors_of(holders) if holders else ()
+    return [each for each in found if not any(each is other for other in direct)]
 
 
 def _in_a_capture(named: list[tuple[int | str, Any]]) -> bool:
