@@ -1,0 +1,260 @@
+"""Does anything pile up? Loops of isolated tests, of audits and of captures, with a look between.
+
+Each loop runs in a process of its own, which counts now and then what it and the processes that it
+keeps have: private memory, descriptors, processes, and files in its temporary folder. Memory is
+judged by its slope over the last half of the loop: at most 1 % of what was there at the start for
+10,000 turns; the others must not have grown at all since the middle. A session of pytest keeps a
+report of each of its tests: what the same session has more of without isolation is taken off.
+
+    python benchmarks/soak.py --tests 100000 --audits 50 --captures 10000 --save
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from results_file import publish, table
+
+SAMPLES = 100
+"""How often a loop is looked at."""
+MOST_PERCENT = 1.0
+"""How much memory may grow in 10,000 turns, of what was there at the start."""
+HEADER = (
+    *("loop", "turns", "s", "MiB at start", "MiB at end", "% for 10,000"),
+    *("descriptors", "processes", "files", "verdict"),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a process and those below it have after some turns; memory in bytes."""
+
+    turns: int
+    memory: float
+    descriptors: int
+    processes: int
+    files: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop, as it went: its samples, and what of its memory is not its own."""
+
+    name: str
+    seconds: float
+    samples: Sequence[Sample]
+    off: float = 0.0
+    """Bytes for a turn that the same loop takes without what is looked at."""
+
+
+def slope(samples: Sequence[Sample]) -> float:
+    """Return by how many bytes memory grows for a turn, by least squares over the last half."""
+    half = samples[len(samples) // 2 :]
+    turns = [each.turns for each in half]
+    mean = sum(turns) / len(turns)
+    spread = sum((each - mean) ** 2 for each in turns)
+    return sum((each.turns - mean) * each.memory for each in half) / spread if spread else 0.0
+
+
+def percent(loop: Loop) -> float:
+    """Return the growth of memory for 10,000 turns, in per cent of the first sample."""
+    return 100 * 10_000 * (slope(loop.samples) - loop.off) / loop.samples[0].memory
+
+
+def complaints(loop: Loop) -> list[str]:
+    """Return what piles up in a loop."""
+    found = ["memory"] if percent(loop) > MOST_PERCENT else []
+    middle, last = loop.samples[len(loop.samples) // 2], loop.samples[-1]
+    counted = ("descriptors", "processes", "files")
+    return found + [name for name in counted if getattr(last, name) > getattr(middle, name)]
+
+
+def look(turns: int, folder: Path) -> Sample:
+    """Return what this process and those below it have."""
+    below = [os.getpid(), *_descendants(os.getpid())]
+    return Sample(
+        turns,
+        sum(map(_private, below)),
+        len(os.listdir("/proc/self/fd")),
+        len(below),
+        sum(1 for _ in folder.rglob("*")),
+    )
+
+
+def _private(pid: int) -> int:
+    """Return the bytes that no other process has."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0  # it has ended
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = [int(text) for task in tasks for text in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return [each for child in children for each in (child, *_descendants(child))]
+
+
+def _looks(turns: int, turn: Callable[[int], object]) -> None:
+    """Take turns, and write a line of JSON for each look."""
+    folder = Path(tempfile.gettempdir())
+    for number in range(1, turns + 1):
+        turn(number)
+        if number % max(1, turns // SAMPLES) == 0:
+            print(json.dumps(asdict(look(number, folder))), flush=True)
+
+
+def audits(turns: int) -> None:
+    """Audit a package of the standard library, time and again."""
+    from pytest_cudafork.imports.api import audit
+
+    _looks(turns, lambda number: audit("json"))
+
+
+def captures(turns: int) -> None:
+    """Capture a function on the software graph and compare its replays, time and again."""
+    import torch
+
+    from pytest_cudafork import assert_replay_equals_eager
+
+    weight = torch.ones(16, 16)
+
+    def turn(number: int) -> None:
+        x = torch.full((4, 16), float(number % 7))
+        assert_replay_equals_eager(
+            lambda x: torch.relu(x @ weight), (x,), vary=[lambda: x.add_(1)], backend="software"
+        )
+
+    _looks(turns, turn)
+
+
+PLUGIN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+import json, soak
+
+turns = 0
+
+def pytest_runtest_logfinish():
+    global turns
+    turns += 1
+    if turns % {every} == 0:
+        with open({out!r}, "a") as file:
+            file.write(json.dumps(soak.asdict(soak.look(turns, Path({folder!r})))) + "\\n")
+"""
+
+
+def session(turns: int, method: str) -> list[Sample]:
+    """Run a session of so many tests; return the samples of its process."""
+    with tempfile.TemporaryDirectory() as made:
+        folder, out = Path(made, "project"), Path(made, "samples")
+        temporary = Path(made, "tmp")
+        folder.mkdir()
+        temporary.mkdir()
+        text = (
+            f"import pytest\n\n@pytest.mark.parametrize('n', range({turns}))\ndef test(n): pass\n"
+        )
+        (folder / "test_many.py").write_text(text, encoding="utf-8")
+        plugin = PLUGIN.format(
+            here=str(Path(__file__).parent), every=max(1, turns // SAMPLES), out=str(out),
+            folder=str(temporary),
+        )  # fmt: skip
+        (folder / "conftest.py").write_text(plugin, encoding="utf-8")
+        options = () if method == "none" else (f"--cuda-fork-isolate={method}",)
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+        done = subprocess.run(
+            command, cwd=folder, env={**os.environ, "TMPDIR": str(temporary)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if f"{turns} passed" not in done.stdout:
+            raise SystemExit(f"{method}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return _samples(out.read_text(encoding="utf-8"))
+
+
+def _samples(text: str) -> list[Sample]:
+    return [Sample(**json.loads(line)) for line in text.splitlines()]
+
+
+def in_a_process(name: str, turns: int) -> list[Sample]:
+    """Run a loop in a process of its own; return its samples."""
+    with tempfile.TemporaryDirectory() as made:
+        command = [sys.executable, __file__, "--loop", name, str(turns)]
+        done = subprocess.run(
+            command, env={**os.environ, "TMPDIR": made}, stdout=subprocess.PIPE, text=True,
+            check=True,
+        )  # fmt: skip
+        return _samples(done.stdout)
+
+
+def timed(name: str, run: Callable[[], list[Sample]], off: float = 0.0) -> Loop:
+    """Run a loop."""
+    began = time.perf_counter()
+    samples = run()
+    return Loop(name, time.perf_counter() - began, samples, off)
+
+
+def report(loops: Sequence[Loop]) -> tuple[str, dict[str, Any]]:
+    """Return the table, and what goes into the line of JSON."""
+    rows, data = [], {}
+    for loop in loops:
+        first, last, wrong = loop.samples[0], loop.samples[-1], complaints(loop)
+        verdict = f"piles up: {', '.join(wrong)}" if wrong else "nothing piles up"
+        rows.append([
+            *(loop.name, f"{last.turns:,}", f"{loop.seconds:.0f}", f"{first.memory / 2**20:.1f}"),
+            *(f"{last.memory / 2**20:.1f}", f"{percent(loop):.2f}", f"{last.descriptors}"),
+            *(f"{last.processes}", f"{last.files}", verdict),
+        ])  # fmt: skip
+        named = [each.name for each in fields(Sample)]
+        data[loop.name] = {
+            "percent": round(percent(loop), 3), "wrong": wrong,
+            "samples": [[getattr(each, name) for name in named] for each in loop.samples],
+        }  # fmt: skip
+    return table(HEADER, rows), {"loops": data}
+
+
+def main() -> int:
+    """Run the loops; the exit status is 1 if something piles up."""
+    made = argparse.ArgumentParser(description="Does anything pile up?")
+    made.add_argument("--tests", type=int, default=100_000, help="isolated tests of a session")
+    made.add_argument("--audits", type=int, default=50)
+    made.add_argument("--captures", type=int, default=10_000)
+    made.add_argument("--save", action="store_true", help="also write a file in results/")
+    made.add_argument("--loop", nargs=2, help=argparse.SUPPRESS)
+    options = made.parse_args()
+    if options.loop:
+        {"audits": audits, "captures": captures}[options.loop[0]](int(options.loop[1]))
+        return 0
+    plain = timed("a session without isolation", lambda: session(options.tests, "none"))
+    kept = slope(plain.samples)
+    loops = []
+    for method in ("fork", "forkserver"):
+        run = functools.partial(session, options.tests, method)
+        loops.append(timed(f"tests by {method}", run, kept))
+    loops.append(timed("audits", lambda: in_a_process("audits", options.audits)))
+    loops.append(timed("captures", lambda: in_a_process("captures", options.captures)))
+    text, data = report(loops)
+    text += (
+        f"\n\nA session of pytest keeps {kept:.0f} bytes of each test by itself, taken off here."
+    )
+    publish("soak", "What piles up in long loops", text, data, save=options.save)
+    return int(any(complaints(loop) for loop in loops))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

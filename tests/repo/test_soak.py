@@ -1,0 +1,73 @@
+"""The soak: how its samples are judged, and that it sees what piles up."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.repo.sources import PROJECT
+
+
+@pytest.fixture
+def soak(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The script, which is no module of a package."""
+    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
+    yield importlib.import_module("soak")
+    sys.modules.pop("soak", None)
+
+
+def loop(soak: Any, memory: list[float], off: float = 0.0, **last: int) -> Any:
+    same = {"descriptors": 5, "processes": 2, "files": 0}
+    samples = [soak.Sample(100 * at, each, **same) for at, each in enumerate(memory, 1)]
+    samples[-1] = soak.Sample(samples[-1].turns, samples[-1].memory, **{**same, **last})
+    return soak.Loop("a loop", 1.0, samples, off)
+
+
+def test_memory_that_grows_at_first_and_then_stays_does_not_pile_up(soak: Any) -> None:
+    assert soak.complaints(loop(soak, [100, 200, 300, 400, 400, 400, 400, 400])) == []
+
+
+def test_memory_that_grows_to_the_end_piles_up_less_what_others_keep(soak: Any) -> None:
+    growing = [1_000_000.0 + 200 * at for at in range(10)]
+    assert soak.slope(loop(soak, growing).samples) == pytest.approx(2)
+    assert soak.percent(loop(soak, growing)) == pytest.approx(2)
+    assert soak.complaints(loop(soak, growing)) == ["memory"]
+    assert soak.complaints(loop(soak, growing, off=1.5)) == []
+
+
+@pytest.mark.parametrize("name", ["descriptors", "processes", "files"])
+def test_one_more_than_in_the_middle_piles_up(soak: Any, name: str) -> None:
+    assert soak.complaints(loop(soak, [100.0] * 8, **{name: 9})) == [name]
+    text, data = soak.report([loop(soak, [100.0] * 8, **{name: 9})])
+    assert f"piles up: {name}" in text
+    assert data["loops"]["a loop"]["wrong"] == [name]
+
+
+def test_a_look_counts_this_process_and_those_below_it(soak: Any, tmp_path: Path) -> None:
+    before = soak.look(1, tmp_path)
+    (tmp_path / "file").touch()
+    read, write = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        kept = bytearray(os.urandom(1 << 22))
+        after = soak.look(2, tmp_path)
+        child.communicate(b"\n")
+    os.close(read)
+    os.close(write)
+    assert after.files == before.files + 1
+    assert after.processes == before.processes + 1
+    assert after.descriptors >= before.descriptors + 2
+    assert after.memory >= before.memory + len(kept) // 2
+
+
+@pytest.mark.slow
+def test_a_session_is_looked_at_while_it_runs(soak: Any) -> None:
+    samples = soak.session(20, "forkserver")
+    assert [each.turns for each in samples] == list(range(1, 21))
+    assert min(each.processes for each in samples) >= 2  # the server, and a child at times
