@@ -1,10 +1,12 @@
 """Does anything pile up? Loops of isolated tests, of audits and of captures, with a look between.
 
 Each loop runs in a process of its own, which counts now and then what it and the processes that it
-keeps have: private memory, descriptors, processes, and files in its temporary folder. Memory is
-judged by its slope over the last half of the loop: at most 1 % of what was there at the start for
-10,000 turns; the others must not have grown at all since the middle. A session of pytest keeps a
-report of each of its tests: what the same session has more of without isolation is taken off.
+keeps have: memory, descriptors, processes, and files in its temporary folder. Memory is that of all
+of them together, pages that they share counted once (``Pss``). It is judged by its slope over the
+last half of the loop: at most 1 % of what was there at the start for 10,000 turns, where it has
+grown by more than a few pages at all; the others must not be more at the end than in the first half. A session of
+pytest keeps a report of each of its tests: what the same session keeps without isolation is taken
+off.
 
     python benchmarks/soak.py --tests 100000 --audits 50 --captures 10000 --save
 """
@@ -30,6 +32,8 @@ SAMPLES = 100
 """How often a loop is looked at."""
 MOST_PERCENT = 1.0
 """How much memory may grow in 10,000 turns, of what was there at the start."""
+FEW_PAGES = 1 << 18
+"""Bytes by which memory differs from one look to the next without growing."""
 HEADER = (
     *("loop", "turns", "s", "MiB at start", "MiB at end", "% for 10,000"),
     *("descriptors", "processes", "files", "verdict"),
@@ -74,10 +78,13 @@ def percent(loop: Loop) -> float:
 
 def complaints(loop: Loop) -> list[str]:
     """Return what piles up in a loop."""
-    found = ["memory"] if percent(loop) > MOST_PERCENT else []
-    middle, last = loop.samples[len(loop.samples) // 2], loop.samples[-1]
-    counted = ("descriptors", "processes", "files")
-    return found + [name for name in counted if getattr(last, name) > getattr(middle, name)]
+    middle, last = len(loop.samples) // 2, loop.samples[-1]
+    grown = (slope(loop.samples) - loop.off) * (last.turns - loop.samples[middle].turns)
+    found = ["memory"] if percent(loop) > MOST_PERCENT and grown > FEW_PAGES else []
+    for name in ("descriptors", "processes", "files"):
+        before = max(getattr(each, name) for each in loop.samples[: middle + 1])
+        found += [name] if getattr(last, name) > before else []
+    return found
 
 
 def look(turns: int, folder: Path) -> Sample:
@@ -85,20 +92,20 @@ def look(turns: int, folder: Path) -> Sample:
     below = [os.getpid(), *_descendants(os.getpid())]
     return Sample(
         turns,
-        sum(map(_private, below)),
+        sum(map(_memory, below)),
         len(os.listdir("/proc/self/fd")),
         len(below),
         sum(1 for _ in folder.rglob("*")),
     )
 
 
-def _private(pid: int) -> int:
-    """Return the bytes that no other process has."""
+def _memory(pid: int) -> int:
+    """Return the bytes that a process has, of pages that others have as well its share."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0  # it has ended
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def _descendants(pid: int) -> list[int]:

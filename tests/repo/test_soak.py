@@ -35,11 +35,17 @@ def test_memory_that_grows_at_first_and_then_stays_does_not_pile_up(soak: Any) -
 
 
 def test_memory_that_grows_to_the_end_piles_up_less_what_others_keep(soak: Any) -> None:
-    growing = [1_000_000.0 + 200 * at for at in range(10)]
-    assert soak.slope(loop(soak, growing).samples) == pytest.approx(2)
-    assert soak.percent(loop(soak, growing)) == pytest.approx(2)
+    growing = [1e8 + 2e5 * at for at in range(10)]
+    assert soak.slope(loop(soak, growing).samples) == pytest.approx(2000)
+    assert soak.percent(loop(soak, growing)) == pytest.approx(20)
     assert soak.complaints(loop(soak, growing)) == ["memory"]
-    assert soak.complaints(loop(soak, growing, off=1.5)) == []
+    assert soak.complaints(loop(soak, growing, off=1950)) == []
+
+
+def test_a_few_pages_more_are_none(soak: Any) -> None:
+    growing = [1e6 + 200 * at for at in range(10)]
+    assert soak.percent(loop(soak, growing)) > soak.MOST_PERCENT
+    assert soak.complaints(loop(soak, growing)) == []
 
 
 @pytest.mark.parametrize("name", ["descriptors", "processes", "files"])
