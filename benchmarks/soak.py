@@ -4,9 +4,9 @@ Each loop runs in a process of its own, which counts now and then what it and th
 keeps have: memory, descriptors, processes, and files in its temporary folder. Memory is that of all
 of them together, pages that they share counted once (``Pss``). It is judged by its slope over the
 last half of the loop: at most 1 % of what was there at the start for 10,000 turns, where it has
-grown by more than a few pages at all; the others must not be more at the end than in the first half. A session of
-pytest keeps a report of each of its tests: what the same session keeps without isolation is taken
-off.
+grown by more than a few pages at all; the others must not be more at the end than in the first
+half. A session of pytest keeps a report of each of its tests: what the same session keeps without
+isolation is taken off.
 
     python benchmarks/soak.py --tests 100000 --audits 50 --captures 10000 --save
 """
