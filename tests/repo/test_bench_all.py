@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,6 @@ import pytest
 from tests.repo.sources import PROJECT
 
 THEN = {"a": {"part": "one", "median": 1.0, "least": 0.9, "most": 1.1}}
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Import a module of the benchmarks, which are scripts and no package."""
-    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
-    yield importlib.import_module
-    for name in [name for name in sys.modules if name.startswith(("bench_all", "record_"))]:
-        del sys.modules[name]
 
 
 def figure(median: float, least: float, part: str = "one") -> dict[str, Any]:

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.repo.sources import PROJECT
 from tests.specimens.catalog import CATALOG
 from tests.specimens.run import Outcome, alarm, is_told, names_the_line
 
 SPECIMENS = {each.name: each for each in CATALOG}
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Import a module of the benchmarks, which are scripts and no package."""
-    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
-    yield importlib.import_module
-    for name in [name for name in sys.modules if name.startswith("catch_")]:
-        del sys.modules[name]
 
 
 @pytest.mark.slow

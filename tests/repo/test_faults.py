@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -14,18 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.repo.sources import PROJECT
-
-MODULES = ("fault_cases", "fault_sessions", "faults")
-
-
-@pytest.fixture(autouse=True)
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Import modules of the benchmarks, which are scripts and no package."""
-    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
-    yield
-    for name in MODULES:
-        sys.modules.pop(name, None)
+pytestmark = pytest.mark.usefixtures("benchmark")
 
 
 def module(name: str) -> Any:

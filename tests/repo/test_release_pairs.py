@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ after = "1.1"
 run = "import lib"
 culprit = ["lib/", "probe()"]
 """
-
-
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
-    """Import a module of the benchmarks, which are scripts and no package."""
-    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
-    yield importlib.import_module
-    for name in [name for name in sys.modules if name.startswith(("release_", "real_lib"))]:
-        del sys.modules[name]
 
 
 @pytest.fixture

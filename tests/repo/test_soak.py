@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.repo.sources import PROJECT
-
 
 @pytest.fixture
-def soak(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def soak(benchmark: Callable[[str], Any]) -> Any:
     """The script, which is no module of a package."""
-    monkeypatch.syspath_prepend(PROJECT / "benchmarks")
-    yield importlib.import_module("soak")
-    sys.modules.pop("soak", None)
+    return benchmark("soak")
 
 
 def loop(soak: Any, memory: list[float], off: float = 0.0, **last: int) -> Any:

@@ -56,16 +56,16 @@ def enter(item: pytest.Item, packed: Packed) -> None:
         return
     plugin: Any = sys.modules["pytest_benchmark.plugin"]
     marker = item.get_closest_marker("benchmark")
-    options = dict(session.options, **(marker.kwargs if marker else {}))
-    if marker is not None and "timer" in marker.kwargs:
-        options["timer"] = plugin.NameWrapper(options["timer"])
+    asked = {} if marker is None else dict(marker.kwargs)
+    if "timer" in asked:
+        asked["timer"] = plugin.NameWrapper(asked["timer"])
     fixture = plugin.BenchmarkFixture(
         item,
         add_stats=session.benchmarks.append,
         logger=session.logger,
         warner=item.warn,
         disabled=False,
-        **options,
+        **{**session.options, **asked},
     )
     fixture.group, fixture.has_error = packed["group"], packed["failed"]
     fixture.extra_info.update(packed["extra_info"])
