@@ -6,6 +6,7 @@ slice of another length is no number that was frozen by mistake, a slice that be
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -82,12 +83,15 @@ def has_numbers(args: Iterable[Any]) -> bool:
 
 
 def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ...]]:
-    """Return the numbers among arguments, and the shapes of tensors and of the result."""
+    """Return the numbers among arguments, and the shapes of tensors and of the result.
+
+    All NaN are one and the same, so that calls with it are equal.
+    """
     numbers = []
     shapes: list[Any] = []
     for each in args:
         if each.__class__ is int or each.__class__ is float:
-            numbers.append(each)
+            numbers.append(each if each == each else math.nan)
         elif isinstance(each, Tensor):
             shapes.append(_shape(each))
     shapes.append(_shape(result) if isinstance(result, Tensor) else None)

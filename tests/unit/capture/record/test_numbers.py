@@ -52,3 +52,15 @@ def test_numbers_are_those_that_a_caller_chooses() -> None:
     assert numbers_in((x, 0, 1.5, None), x[0]) == ((0, 1.5), ((2, 3), (3,)))
     result: Any = [x]
     assert numbers_in((x,), result) == ((), ((2, 3), None))
+
+
+def test_a_number_that_is_nan_in_the_graph_and_in_the_run_before_is_the_same() -> None:
+    known = LineNumbers()
+    x = torch.zeros(2)
+    before, _ = numbers_in((x, float("nan")), x)
+    inside, _ = numbers_in((x, -float("nan")), x)
+    known.called(CALL, before, 1)
+    assert known.differing({CALL: [inside]}) == []
+    known.captured[CALL] = {inside}
+    known.called(CALL, numbers_in((x, float("nan")), x)[0], 3)
+    assert known.later(CALL, 2) is None
