@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
+from pytest_cudafork.capture.story.until_report import UntilReport
 
 PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
 
@@ -90,7 +90,7 @@ def _read_nodes(data: Iterable[Mapping[str, Any]] | None) -> tuple[GraphNode, ..
     )
 
 
-_VERDICTS: ContextVar[tuple[CheckedCapture, ...]] = ContextVar("cudafork_verdicts", default=())
+_VERDICTS: UntilReport[CheckedCapture] = UntilReport("cudafork_verdicts")
 
 
 def note_verdict(
@@ -110,12 +110,9 @@ def note_verdict(
     made = CheckedCapture(
         title, backend, verdict, tuple(checks), dict(not_checked), tuple(notes), found, nodes
     )
-    _VERDICTS.set((*_VERDICTS.get(), made))
+    _VERDICTS.add(made)
 
 
 def take_verdicts() -> list[dict[str, Any]]:
     """Return the verdicts since the last call, as plain data."""
-    found = _VERDICTS.get()
-    if found:
-        _VERDICTS.set(())
-    return [each.to_plain() for each in found]
+    return [each.to_plain() for each in _VERDICTS.take()]
