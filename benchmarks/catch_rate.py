@@ -2,7 +2,7 @@
 
 Every specimen's buggy form should be told, with the line to change, and nothing should be said of
 its fixed form. Prints tables and a last line of JSON. Usage: ``python benchmarks/catch_rate.py
-[--only WORD] [--gpu] [--save]``.
+[--only WORD] [--gpu] [--jobs N] [--save]``.
 
 For forks the methods are
 
@@ -26,6 +26,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(made)
         forks: dict[str, dict[str, Verdict]] = {}
         if "forks" in options.parts:
-            for each in catch_forks.specimens(options.only):
-                print(f"{each.name} ...", file=sys.stderr, flush=True)
-                forks[each.name] = catch_forks.measure(each, methods, folder / each.name)
+            specimens = catch_forks.specimens(options.only)
+            with ThreadPoolExecutor(options.jobs) as pool:  # what runs is sessions of their own
+                made_by = [
+                    pool.submit(catch_forks.measure, each, methods, folder / each.name)
+                    for each in specimens
+                ]
+                for each, future in zip(specimens, made_by, strict=True):
+                    forks[each.name] = future.result()
+                    print(f"{each.name} ...", file=sys.stderr, flush=True)
         graphs: dict[str, dict[str, Verdict]] = {}
         if "graphs" in options.parts:
             print("graphs ...", file=sys.stderr, flush=True)
@@ -69,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpu", action="store_true", help="on the driver of this machine")
     parser.add_argument(
         "--parts", nargs="+", choices=("forks", "graphs"), default=["forks", "graphs"]
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="how many fork specimens run at once; 1"
     )
     parser.add_argument("--save", action="store_true", help="also write a file in results/")
     return parser
