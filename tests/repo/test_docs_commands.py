@@ -17,7 +17,8 @@ import pytest
 from pytest_cudafork.__main__ import main as commands
 from pytest_cudafork.settings import import_options
 from pytest_cudafork.settings.options import PARSERS
-from tests.repo.test_docs import PAGES, page_id
+from tests.repo.sources import DOCS
+from tests.repo.test_docs import PAGES, page_id, section
 
 READERS = {
     option.flag: (option, parse)
@@ -43,12 +44,39 @@ def shown(page: Path) -> Iterator[list[str]]:
 
 
 @cache
-def options_of(command: str) -> frozenset[str]:
-    """Return the options in the help of one of our commands."""
+def help_of(command: str) -> str:
+    """Return what one of our commands says of itself."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         commands([command, "--help"])
-    return frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", out.getvalue()))
+    return out.getvalue()
+
+
+def options_of(command: str) -> frozenset[str]:
+    """Return the options in the help of one of our commands."""
+    return frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_of(command)))
+
+
+def table_of(command: str) -> str:
+    """Return what the docs say of a command: its section of the reference, or its page."""
+    if command == "fileworker":
+        return (DOCS / "how-to" / "test-files-in-forks.md").read_text(encoding="utf-8")
+    if command in ("run", "explain"):
+        return section(DOCS / "reference" / "run.md", f"`python -m pytest_cudafork {command}`")
+    return section(DOCS / "reference" / "command-line.md", f"`{command}`")
+
+
+@pytest.mark.parametrize("command", _OURS)
+def test_the_reference_has_each_option_of_a_command_and_no_other(command: str) -> None:
+    text = table_of(command)
+    cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `-")]
+    usage = re.findall(rf"^`?python -m pytest_cudafork {command} [^`\n]*", text, re.M)
+    told = set(re.findall(r"--[a-z][a-z-]*", " ".join([*cells, *usage])))
+    if command == "imports":  # the others have the names that pytest's have, which are told there
+        prefix = f"{import_options.PACKAGES.flag}-"
+        told |= {f"--{flag.removeprefix(prefix)}" for flag in READERS if flag.startswith(prefix)}
+    taken = re.findall(r"^  (-.+?)(?:  |$)", help_of(command), re.M)
+    assert told | {"--help"} == set(re.findall(r"--[a-z][a-z-]*", " ".join(taken)))
 
 
 def wrong_in(words: list[str]) -> str:
