@@ -20,7 +20,8 @@ def redirect_collector(measurement: Any, data: Any) -> Any:
     """Let a running measurement (``coverage.Coverage``) collect into ``data`` from now on.
 
     What was collected up to here is dropped: the parent of a forked child knows it. Uses the
-    measurement's ``_collector`` and that one's ``data``, ``tracers``, ``data_lock`` and ``covdata``.
+    measurement's ``_collector``, that one's ``data``, ``tracers``, ``data_lock`` and ``covdata``,
+    and ``reset_activity`` of the tracers.
 
     Returns:
         What it has collected into so far. Keep it: its end would close a database that belongs to
