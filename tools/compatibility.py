@@ -110,7 +110,12 @@ ROWS = (
     plugin("pytest-xdist", "-n", "2"),
     plugin("pytest-forked"),
     plugin("pytest-timeout", "--timeout=120"),
-    plugin("pytest-cov", "--cov=test_small", "--cov-report=json:cov.json", writes="cov.json"),
+    Row(
+        "pytest-cov",
+        (NEWEST, "pytest-cov", "coverage"),
+        ("--cov=test_small", "--cov-report=json:cov.json"),
+        writes="cov.json",
+    ),
     plugin("pytest-rerunfailures", "--reruns=1"),
     plugin("pytest-randomly"),
     plugin("pytest-asyncio", extra=ASYNC.format("asyncio"), passes=1),

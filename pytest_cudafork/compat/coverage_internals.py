@@ -20,7 +20,8 @@ def redirect_collector(measurement: Any, data: Any) -> Any:
     """Let a running measurement (``coverage.Coverage``) collect into ``data`` from now on.
 
     What was collected up to here is dropped: the parent of a forked child knows it. Uses the
-    measurement's ``_collector`` and that one's ``_clear_data``, ``data_lock`` and ``covdata``.
+    measurement's ``_collector``, that one's ``data``, ``tracers``, ``data_lock`` and ``covdata``,
+    and ``reset_activity`` of the tracers.
 
     Returns:
         What it has collected into so far. Keep it: its end would close a database that belongs to
@@ -31,7 +32,10 @@ def redirect_collector(measurement: Any, data: Any) -> Any:
     if getattr(collector, "data_lock", None) is not None:
         # a thread of the parent may have held it when it forked
         collector.data_lock = threading.Lock()
-    collector._clear_data()
+    for measured in collector.data.values():
+        measured.clear()  # in place: frames that are under way add to it
+    for tracer in collector.tracers:
+        tracer.reset_activity()
     before = getattr(collector, "covdata", None)
     collector.use_data(data, measurement.config.context)
     return before

@@ -20,7 +20,7 @@ from pytest_cudafork.documents.writing import json_text
 from pytest_cudafork.imports.graph import picture
 from pytest_cudafork.page.costs import costs_of
 from pytest_cudafork.page.timeline import ticks_of, timeline_of
-from pytest_cudafork.page.touches import test_of, touch_groups
+from pytest_cudafork.page.touches import programs_of, test_of, touch_groups
 from pytest_cudafork.page.verdict import verdict_of
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def page_of(document: dict[str, Any]) -> str:
         "page.html",
         document,
         timeline=timeline_of(document),
+        programs=programs_of(document),
         tests={test["test"]: number for number, test in enumerate(document["tests"])},
         graph=None if graph is None else _markup(picture.embedded(graph)),
         style=_markup(asset("page.css") + (picture.asset("picture.css") if graph else "")),

@@ -1,4 +1,4 @@
-"""Touches by the line that is to blame, as many of them may come from one."""
+"""Touches by the line that is to blame, as many of them may come from one; programs of tests."""
 
 from __future__ import annotations
 
@@ -38,6 +38,17 @@ def touch_groups(document: dict[str, Any]) -> list[TouchGroup]:
         )
         for touches in groups.values()
     ]
+
+
+def programs_of(document: dict[str, Any]) -> dict[str, str]:
+    """Return the commands that tests have started, by process: not those of this plugin."""
+    check = document["check"]
+    kinds = {str(each["process"]): each["kind"] for each in document["timeline"]["processes"]}
+    return {
+        number: command
+        for number, command in ({} if check is None else check["processes"]).items()
+        if kinds.get(number, "program") == "program"
+    }
 
 
 def test_of(words: str) -> str:

@@ -99,9 +99,11 @@ def write_summary(
     named = settings.ledger == observer.settings.ledger
     if nothing and not named and terminal.verbosity < 0:
         return  # as pytest itself does with -q: what is in order is not told
+    terminal.ensure_newline()  # with --no-summary pytest has not ended the line of its dots
     terminal.section(TITLE, red=bad, green=not bad and not known, yellow=known, bold=bad)
     if counts.touches or counts.guarded or unreported:
-        shown = terminal.config.option.tbstyle != "no"  # with it a failure has told nothing
+        option = terminal.config.option
+        shown = option.tbstyle != "no" and not option.no_summary  # else a failure has told nothing
         told = reported if shown else ()
         story = Stories(records, told, expected, simulated=observer.simulated)
         story.write(terminal, unreported, advice=not bad or not (shown or unreported))

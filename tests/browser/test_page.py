@@ -79,6 +79,11 @@ def test_hostile_text_runs_nowhere(show: Show) -> None:
         == 0
     )
     assert shown.page.evaluate("() => document.querySelectorAll('script').length") == 5
+    shown.press("6")
+    shown.page.wait_for_selector("#graph canvas")  # its box is open as well
+    read = shown.page.evaluate("() => document.body.innerText")
+    assert "\\u202e" in shown.page.locator("#title").inner_text()
+    assert not {"\u202e", "\x1b", "\udcff"} & set(read), "no control, no half a character"
     shown.search("</script><script>alert(1)")
     shown.press("Escape")
     shown.page.goto(f"{shown.address}#</script>%22%5C")
@@ -241,6 +246,16 @@ def test_nothing_is_wider_than_a_narrow_screen(show: Show) -> None:
             shown.press(str(number))
             over = shown.page.evaluate("() => document.documentElement.scrollWidth - innerWidth")
             assert over <= 0, f"{name}, {shown.section}: {over} px"
+        shown.press("5")
+        assert shown.page.evaluate(LINES, ".figures th:first-child") == 1, "a word is not broken"
+
+
+LINES = """(selector) => {
+  const range = document.createRange();
+  range.selectNodeContents(document.querySelector(selector));
+  return range.getClientRects().length;
+}"""
+"""On how many lines an element's text stands."""
 
 
 def test_without_scripts_all_of_it_can_be_read(chromium: Any, files: dict[str, Path]) -> None:

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+import pytest_cudafork
 from pytest_cudafork.__main__ import main as commands
 from pytest_cudafork.settings import import_options
 from pytest_cudafork.settings.options import PARSERS
-from tests.repo.test_docs import PAGES, page_id
+from tests.repo.sources import DOCS, PROJECT
+from tests.repo.test_docs import PAGES, page_id, section
 
 READERS = {
     option.flag: (option, parse)
@@ -36,19 +38,46 @@ def shown(page: Path) -> Iterator[list[str]]:
     """Return the commands in the blocks of a page, as a shell would split them."""
     for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
-            text = re.sub(r"^\$ |^\S*venv/bin/", "", line.strip())
+            text = re.sub(r"^(\$ |exec |[^'\"]+ \| )?(\S*venv/bin/)?", "", line.strip())
             text = re.sub(r"\$\{\{.*?\}\}", "phantom", text)  # a variable of a workflow
             if re.match(r"pytest -|pytest \S+/|python -m pytest", text):
                 yield shlex.split(text.removeprefix("python -m "), comments=True)
 
 
 @cache
-def options_of(command: str) -> frozenset[str]:
-    """Return the options in the help of one of our commands."""
+def help_of(command: str) -> str:
+    """Return what one of our commands says of itself."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
         commands([command, "--help"])
-    return frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", out.getvalue()))
+    return out.getvalue()
+
+
+def options_of(command: str) -> frozenset[str]:
+    """Return the options in the help of one of our commands."""
+    return frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_of(command)))
+
+
+def table_of(command: str) -> str:
+    """Return what the docs say of a command: its section of the reference, or its page."""
+    if command == "fileworker":
+        return (DOCS / "how-to" / "test-files-in-forks.md").read_text(encoding="utf-8")
+    if command in ("run", "explain"):
+        return section(DOCS / "reference" / "run.md", f"`python -m pytest_cudafork {command}`")
+    return section(DOCS / "reference" / "command-line.md", f"`{command}`")
+
+
+@pytest.mark.parametrize("command", _OURS)
+def test_the_reference_has_each_option_of_a_command_and_no_other(command: str) -> None:
+    text = table_of(command)
+    cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| `-")]
+    usage = re.findall(rf"^`?python -m pytest_cudafork {command} [^`\n]*", text, re.M)
+    told = set(re.findall(r"--[a-z][a-z-]*", " ".join([*cells, *usage])))
+    if command == "imports":  # the others have the names that pytest's have, which are told there
+        prefix = f"{import_options.PACKAGES.flag}-"
+        told |= {f"--{flag.removeprefix(prefix)}" for flag in READERS if flag.startswith(prefix)}
+    taken = re.findall(r"^  (-.+?)(?:  |$)", help_of(command), re.M)
+    assert told | {"--help"} == set(re.findall(r"--[a-z][a-z-]*", " ".join(taken)))
 
 
 def wrong_in(words: list[str]) -> str:
@@ -85,6 +114,30 @@ def wrong_in(words: list[str]) -> str:
 def test_the_commands_of_a_page_are_taken(page: Path) -> None:
     wrong = {shlex.join(words): what for words in shown(page) if (what := wrong_in(words))}
     assert not wrong
+
+
+def programs_shown(page: Path) -> list[str]:
+    """Return what a page hands to ``python -c`` in a block of its own."""
+    blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    programs = [re.fullmatch(r"python -c '([^']+)'\n", block) for block in blocks]
+    return [found[1].replace("\\\n", "\n") for found in programs if found]
+
+
+def test_the_programs_that_pages_hand_to_python_run_scripts_that_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those have tests of their own; a program is an import and a call."""
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(
+        pytest_cudafork, "run_script", lambda *args, **_: calls.append(args), raising=False
+    )
+    for page in PAGES:
+        for text in programs_shown(page):
+            exec(compile(re.sub(r";\s+", "\n", text), page.name, "exec"), {})
+    assert {call[0] for call in calls} == {"demo/service/post.py", "demo/kv_sharing.py"}
+    for script, *options in calls:
+        source = (PROJECT / script).read_text(encoding="utf-8")
+        assert all(f'"{option.partition("=")[0]}"' in source for option in options), script
 
 
 def settings_shown(page: Path) -> Iterator[tuple[str, object]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib.util
 import re
 import shlex
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.repo.sources import DOCS, PROJECT
-from tests.repo.test_docs import PAGES
+from tests.repo.test_docs import PAGES, page_id
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +59,11 @@ _FILE = re.compile(r"<!-- file: (\S+) -->\n```python\n(.*?)```", re.S)
 _OUTPUT = re.compile(r"<!-- output of: ([^\n]+) -->\n```\n(.*?)```", re.S)
 
 
+ENGINE = re.compile(r"<!-- engine -->\n```python\n(.*?)```", re.S)
+"""What the engine's own tests run (tests/engine/whole/test_pages.py)."""
+_ANY = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
+
+
 def blocks(pattern: re.Pattern[str]) -> list[tuple[Path, str, str]]:
     """Return page, argument and text of each marked block."""
     return [
@@ -76,8 +83,17 @@ def test_every_block_of_python_in_the_docs_is_a_file() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         plain = text.count("```python\n")
-        marked = len(_FILE.findall(text))
+        marked = len(_FILE.findall(text)) + len(ENGINE.findall(text))
         assert plain == marked, f"{page} has {plain - marked} examples that no test runs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_no_block_of_python_is_without_its_name(page: Path) -> None:
+    for language, text in _ANY.findall(page.read_text(encoding="utf-8")):
+        if not language:
+            with contextlib.suppress(SyntaxError):
+                plain = ast.unparse(ast.parse(text))
+                assert plain.startswith("pytest -"), f"no test runs this block:\n{text}"
 
 
 def test_every_block_is_its_file() -> None:

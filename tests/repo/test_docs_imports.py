@@ -99,7 +99,7 @@ def _commands() -> list[str]:
     return [update, " ".join(job.split()), hook, f"{since} --baseline=cuda-imports.toml"]
 
 
-def _status(command: str, folder: Path) -> tuple[int, str]:
+def status_of(command: str, folder: Path) -> tuple[int, str]:
     program, *args = command.split()
     start = ["-m", "pytest", "-p", "pytest_cudafork.plugin"] if program == "pytest" else []
     env = {**os.environ, "PYTHONPATH": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -123,10 +123,10 @@ def test_the_workflow_with_a_baseline_works_word_by_word(tmp_path: Path) -> None
     write_package(tmp_path, "mypkg", {"__init__": "", "hot": TOUCH})
     made.commit("begin")
     for command in _commands():
-        status, said = _status(command, tmp_path)
+        status, said = status_of(command, tmp_path)
         assert status == 0, said
         assert (tmp_path / "cuda-imports.toml").exists(), said
     write_package(tmp_path, "mypkg", {"new": TOUCH})
     for command in _commands()[1:]:
-        status, said = _status(command, tmp_path)
+        status, said = status_of(command, tmp_path)
         assert status == 1, said

@@ -18,6 +18,7 @@ from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.cuts import CulpritCuts, cut_lines, place_of, to_do
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.words import short_path
 
 _SLOT = re.compile(r"@@([A-Z]+)@@")
@@ -48,7 +49,7 @@ def write_html(
     """
     data = picture_data(graph, records, culprits, base)
     parts = {
-        "TITLE": html.escape(data["title"]),
+        "TITLE": html.escape(plain(data["title"])),
         "STYLE": asset("picture.css"),
         "BODY": asset("picture_body.html"),
         "DATA": embedded(data),

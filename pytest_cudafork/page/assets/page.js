@@ -154,7 +154,7 @@
   const box = one("#graph-box");
   if (box) {
     box.addEventListener("toggle", () => {
-      if (box.open) drawImports(JSON.parse(one("#data").textContent), false);
+      if (box.open) drawImports(one("#data").textContent, false);
     }, { once: true });
   }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import re
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from sample_engine.batch.request import FinishReason
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.vllm_names import ENGINE, SAMPLING
 from sample_engine.config import EngineConfig, WorkerMethod
-from sample_engine.llm import LLM
-from tests.engine.support.process import Script
 
 PROJECT = Path(__file__).resolve().parents[3]
 PAGE = (PROJECT / "docs" / "reference" / "sample_engine.md").read_text(encoding="utf-8")
@@ -75,16 +72,6 @@ def test_the_public_names_are_pinned_and_can_be_had() -> None:
         assert getattr(sample_engine, name).__name__ == name
     assert set(dir(sample_engine)) >= PUBLIC
     assert not hasattr(sample_engine, "no_such_name")
-
-
-def test_the_example_of_the_reference_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scripted = functools.partial(LLM, core_factory=Script(), worker_method="inproc")
-    monkeypatch.setattr(sample_engine, "LLM", scripted, raising=False)
-    (example,) = re.findall(r"```\n(from sample_engine import .*?)```", PAGE, re.S)
-    exec(compile(example, "reference", "exec"), {})
-    assert capsys.readouterr().out.startswith("def quick_sort(def quick_sort(")
 
 
 def test_the_reference_has_each_setting_with_its_default_and_no_other() -> None:

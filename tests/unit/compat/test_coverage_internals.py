@@ -108,11 +108,14 @@ class Collector:
     def __init__(self) -> None:
         self.data_lock: Any = "held by a thread of the parent"
         self.covdata = "the parent's"
-        self.cleared = 0
+        self.data = {"a.py": {1, 2}}
+        self.tracers = [self]
+        self.active = True
         self.flushed = 0
 
-    def _clear_data(self) -> None:
-        self.cleared += 1
+    def reset_activity(self) -> None:
+        """As its one tracer."""
+        self.active = False
 
     def use_data(self, data: Any, context: str) -> None:
         """Collect elsewhere."""
@@ -125,11 +128,14 @@ class Collector:
 
 def test_a_forked_child_forgets_what_its_parent_measured_and_holds_no_lock() -> None:
     collector = Collector()
+    of_a_frame_under_way = collector.data["a.py"]
     config = SimpleNamespace(context="of the test")
     measurement = SimpleNamespace(_collector=collector, config=config)
     before = coverage_internals.redirect_collector(measurement, "own")
     assert (before, collector.covdata, collector.context) == ("the parent's", "own", "of the test")
-    assert collector.cleared == 1
+    assert not collector.active
+    assert collector.data["a.py"] is of_a_frame_under_way
+    assert not of_a_frame_under_way
     assert collector.data_lock.acquire(blocking=False)
     coverage_internals.flush(measurement)
     assert collector.flushed == 1

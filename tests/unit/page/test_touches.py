@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_cudafork.page.touches import programs_of, touch_groups
 from pytest_cudafork.page.touches import test_of as nodeid_in
-from pytest_cudafork.page.touches import touch_groups
-from tests.support.session_documents import check, document, touch
+from tests.support.session_documents import check, document, process, touch
 
 
 def test_touches_of_one_line_are_one_group_with_the_first_of_them() -> None:
@@ -27,6 +27,17 @@ def test_touches_of_one_line_are_one_group_with_the_first_of_them() -> None:
 
 def test_without_the_check_there_is_none() -> None:
     assert touch_groups(document(check=None)) == []
+
+
+def test_processes_of_the_plugin_are_no_programs_of_tests() -> None:
+    commands = {"1": "python -c ...", "2": "python -m ...", "3": "python program.py", "4": "./gone"}
+    kinds = {1: "isolated", 2: "fork server", 3: "program"}
+    processes = [process(number, kind, None, 0.0, 1.0) for number, kind in kinds.items()]
+    made = document(
+        check=check(processes=commands), timeline={"processes": processes, "events": []}
+    )
+    assert programs_of(made) == {"3": "python program.py", "4": "./gone"}
+    assert programs_of(document(check=None)) == {}
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,10 @@ def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
 class Terminal:
     """Stands in for pytest's reporter: the lines, each with its colors."""
 
-    def __init__(self, verbosity: int = 0, tb: str = "auto") -> None:
+    def __init__(self, verbosity: int = 0, tb: str = "auto", *, no_summary: bool = False) -> None:
         self.verbosity = verbosity
-        self.config = SimpleNamespace(option=SimpleNamespace(tbstyle=tb))
+        option = SimpleNamespace(tbstyle=tb, no_summary=no_summary)
+        self.config = SimpleNamespace(option=option)
         self.lines: list[tuple[str, frozenset[str]]] = []
 
     def ensure_newline(self) -> None:
@@ -71,9 +72,10 @@ def section(
     ledger: str = "",
     verbosity: int = 0,
     tb: str = "auto",
+    no_summary: bool = False,
 ) -> Terminal:
     """Write the section of a session with this ledger."""
-    terminal: Any = Terminal(verbosity, tb)
+    terminal: Any = Terminal(verbosity, tb, no_summary=no_summary)
     settings = SimpleNamespace(ledger="/tmp/ledger")
     observer: Any = SimpleNamespace(
         records=lambda: records,
@@ -134,9 +136,9 @@ def test_where_failures_show_nothing_the_section_tells_the_line_in_full() -> Non
     assert reported_ids(records) == {"1-2"}
     assert "(told above)" in section(records).text
     assert "what to do:" not in section(records).text
-    told = section(records, tb="no").text
-    assert "(told above)" not in told
-    assert "what to do:" in told
+    for told in (section(records, tb="no").text, section(records, no_summary=True).text):
+        assert "(told above)" not in told
+        assert "what to do:" in told
 
 
 def test_an_error_that_failed_no_test_is_told_in_red() -> None:

@@ -2,7 +2,12 @@
 // It does not compute what to cut: that is in the data, as indexes into the list of modules.
 "use strict";
 // The page of a session holds the picture as one part of many, and has the address for itself.
-const drawImports = (data, isWholePage) => {
+const drawImports = (text, isWholePage) => {
+  // Controls, and what changes the direction in which the text after it is read, are shown as escapes.
+  const NEVER_SHOWN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu;
+  const escaped = (character) => "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0");
+  const data = JSON.parse(text, (_, value) =>
+    typeof value === "string" ? value.replace(NEVER_SHOWN, escaped) : value);
   const byId = (id) => document.getElementById(id);
   const modules = data.modules; // {name, state, verdict, culprit, reason, path, inside}
   const culprits = data.culprits;
