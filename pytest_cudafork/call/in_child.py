@@ -72,7 +72,7 @@ def _run(channel: Channel, call: Callable[[], Any]) -> int:
     channel.leave_if_not_mine()
     child.flush_streams()
     if caught:
-        packed = [vars(caught_warnings.pack(one)) for one in caught]
+        packed = [caught_warnings.pack(one).__dict__ for one in caught]
         channel.send(messages.CaughtWarnings(packed))
     channel.send(outcome)
     return 0

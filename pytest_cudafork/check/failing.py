@@ -20,4 +20,4 @@ def fail_report(
         path, (line or 0) + 1, headline, f"{text or headline}{before}"
     )
     report.outcome = "failed"
-    vars(report).pop("wasxfail", None)
+    report.__dict__.pop("wasxfail", None)

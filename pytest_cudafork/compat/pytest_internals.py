@@ -1,4 +1,4 @@
-"""What the plugin uses of pytest (and of pluggy below it) that has no public name.
+"""What the plugin uses of pytest that has no public name.
 
 An isolated test is reported, captured and torn down across two processes, for which pytest has no
 interface: its capture, the stack of what is set up, the writer of its terminal, the values behind
@@ -222,16 +222,6 @@ def collection_error(report: pytest.CollectReport) -> BaseException | None:
     excinfo = getattr(getattr(report, "call", None), "excinfo", None)
     error: BaseException | None = getattr(excinfo, "value", None)
     return error
-
-
-def keep_plugins(manager: Any, hook: str, kept: Sequence[object]) -> None:
-    """Let a hook reach these plugins alone: ``_hookimpls`` of pluggy's hook caller.
-
-    pluggy can leave plugins out of one call (``subset_hook_caller``), not out of all.
-    """
-    implementations = getattr(manager.hook, hook)._hookimpls
-    mine = set(map(id, kept))  # not all plugins can be compared
-    implementations[:] = [one for one in implementations if id(one.plugin) in mine]
 
 
 # -- the configuration ---------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     import array as array
     import ast as ast
+    import builtins as builtins
     import contextlib as contextlib
     import ctypes as ctypes
     import faulthandler as faulthandler
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 OFFERED = (
     "array",
     "ast",
+    "builtins",
     "contextlib",
     "ctypes",
     "faulthandler",

@@ -129,7 +129,7 @@ class ForkServer:
 
     def ready(self, why_not: CannotFork | None = None, **about: Any) -> None:
         """Tell the parent that the preparation is over, and what it has to know of it."""
-        reason = None if why_not is None else dict(vars(why_not))
+        reason = None if why_not is None else dict(why_not.__dict__)
         self.send(server_messages.Ready(reason, self._ahead, about))
 
     @property

@@ -21,6 +21,8 @@ WATCHING = ("observe", "check", "settings", "compat")
 """Folders of code that watches a test."""
 BELOW = (
     "builtins.open",
+    "builtins.vars",
+    "builtins.zip",
     "json.JSONDecoder",
     "json.JSONDecoder.decode",
     "json.JSONEncoder",

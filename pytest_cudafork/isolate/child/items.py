@@ -7,12 +7,11 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pluggy_internals, pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health import fitness
 from pytest_cudafork.health.plugin import look_after_shared_process
@@ -116,7 +115,10 @@ class ItemServer:
         self, channel: Channel, item: pytest.Item, following: pytest.Item | None
     ) -> Generator[Turn, None, bool]:
         """Have one test's protocol run; True if the session ends with it."""
-        turn = Turn(partial(item.ihook.pytest_runtest_protocol, item=item, nextitem=following))
+        manager, hook = item.config.pluginmanager, item.ihook.pytest_runtest_protocol
+        turn = Turn(
+            pluggy_internals.call_of_first_result(manager, hook, item=item, nextitem=following)
+        )
         yield turn
         try:
             if turn.error is None:

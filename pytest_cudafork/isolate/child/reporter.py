@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pluggy_internals, pytest_internals
 from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
@@ -60,7 +60,7 @@ class Reporter:
             manager.register(plugins.Phases(self._tell))
         keep = (self, session, manager.get_plugin("logging-plugin"))
         for name in _TELLING_HOOKS:
-            pytest_internals.keep_plugins(manager, name, keep)
+            pluggy_internals.keep_plugins(manager, name, keep)
 
     def report_to(self, channel: Channel | None, position: dict[str, Any] | None = None) -> None:
         """Report to this channel, with the terminal at ``position``; None: to nobody any more."""

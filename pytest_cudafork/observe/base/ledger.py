@@ -5,7 +5,8 @@ opened with ``O_APPEND``. Linux serializes such writes, so the order of the file
 events across processes, and a writer that dies in the middle of its line loses that line alone.
 
 A digit in the first record tells whether any process is known to have lost a record: a full disk
-takes no further record, but does let a byte be overwritten.
+takes no further record, but does let a byte be overwritten. A process that has no descriptor left
+to open the file with can still change its mode, and says it by that.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _HEAD = b'\n{"lost": '
 """How a ledger begins; the digit follows (mark_loss in record.c knows both)."""
 _BEGINNING = re.compile(re.escape(_HEAD) + rb'([01]), "k": "ledger", [^\n]*')
 _MOST_OF_FIRST_LINE = 1000
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_LOST_MODE = stat.S_IXUSR
+"""The bit of the file's mode that says the same as the digit (mark_loss in record.c knows both)."""
 _write = written_in_c.json_writer(", ", ": ")
 _PATIENCE_S = 0.05
 
@@ -53,9 +57,12 @@ class Ledger:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
         try:
-            self._check_own(os.fstat(fd).st_uid)
+            status = os.fstat(fd)
+            self._check_own(status.st_uid)
             fcntl.flock(fd, fcntl.LOCK_EX)  # two sessions may begin at the same moment
             self._check_free(os.pread(fd, _MOST_OF_FIRST_LINE, 0))
+            if status.st_mode & _LOST_MODE:
+                os.fchmod(fd, stat.S_IMODE(status.st_mode) & ~_LOST_MODE)
             os.ftruncate(fd, 0)
             system = {"temporary": _this_system()} if temporary else {}
             _, line = _make("ledger", started=_start_of(os.getpid()), **system)
@@ -130,19 +137,25 @@ class Ledger:
             self._append_whole(data)
 
     def _append_whole(self, data: bytes) -> None:
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            _write_whole(fd, data, self.path)
+            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                _write_whole(fd, data, self.path)
+            finally:
+                os.close(fd)
         except OSError:
             self.mark_loss()
             raise
-        finally:
-            os.close(fd)
 
     def mark_loss(self) -> None:
-        """Note in the file that a record is lost."""
+        """Note in the file, or on it, that a record is lost."""
         with contextlib.suppress(OSError):
-            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTOR:
+                    os.chmod(self.path, stat.S_IRUSR | stat.S_IWUSR | _LOST_MODE)
+                return
             try:
                 if os.pread(fd, len(_HEAD), 0) == _HEAD:
                     os.pwrite(fd, b"1", len(_HEAD))
@@ -304,6 +317,7 @@ class LedgerReader:
         try:
             with io.open(self._ledger.path, "rb") as file:
                 beginning = file.read(_MOST_OF_FIRST_LINE)
+                mode = os.fstat(file.fileno()).st_mode
         except OSError as error:
             return [f"the ledger cannot be read any more: {error}"]
         words = []
@@ -312,6 +326,8 @@ class LedgerReader:
             words.append(f"the ledger {self._ledger.path} was emptied or replaced meanwhile")
         elif match[1] == b"1":
             words.append("a process of the session could not write a record: is the disk full?")
+        if match is not None and mode & _LOST_MODE:
+            words.append("a process of the session had no descriptor left to write a record with")
         torn = self.torn + bool(self._tail.strip())
         if torn:
             lines = "1 line of the ledger is" if torn == 1 else f"{torn} lines of the ledger are"

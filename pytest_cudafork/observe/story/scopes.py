@@ -170,10 +170,14 @@ def statement_of(
     """Return what the line of a module or class body is, and the name it defines ("" if none).
 
     Several statements may share a line (``def f(x=probe()): return x``): with ``scope``, and the
-    ``name`` of the class or function, it is one that runs there.
+    ``name`` of the class or function, it is one that runs there. Where several of these may do more
+    than name a value (``a = f(); b = g()``), nobody knows which it is.
     """
-    node, _ = _statement_at(filename, lineno, scope, name)
-    return (Statement.OTHER, "") if node is None else _classify(node, lineno)
+    there = [node for node, _ in _statements_there(filename, lineno, scope, name)]
+    busy = [node for node in there if _is_busy(node, lineno)]
+    if len(busy) > 1 or not there:
+        return Statement.OTHER, ""
+    return _classify((busy or there)[-1], lineno)
 
 
 def statement_text(
@@ -185,9 +189,10 @@ def statement_text(
     compound statement the text is the head, or the decorator with the line. Neither says where in
     the file it stands. Where the source cannot be read, the text is "".
     """
-    node, owner = _statement_at(filename, lineno, scope, name)
-    if node is None:
+    there = _statements_there(filename, lineno, scope, name)
+    if not there:
         return name or "<module>", source_line(filename, lineno)
+    node, owner = there[-1]
     decorators = getattr(node, "decorator_list", [])
     part: ast.AST = next((each for each in decorators if _covers(each, lineno)), node)
     lines = _lines(filename, _stamp(filename))
@@ -200,10 +205,13 @@ def statement_text(
     return owner[1] or "<module>", plain(" ".join(text.split()))
 
 
-def _statement_at(
+def _statements_there(
     filename: str, lineno: int, scope: Scope | None, name: str
-) -> tuple[ast.stmt | None, _Owner]:
-    """Return the statement at a line, with what runs it; as ``statement_of`` says."""
+) -> list[tuple[ast.stmt, _Owner]]:
+    """Return the statements at a line that run in a scope, with what runs them; inner ones last.
+
+    Where the scope has none there, those of all scopes.
+    """
     tree = tree_of(filename)
     found = [] if tree is None else list(_statements_at(tree.body, lineno, (Scope.MODULE, "")))
     name = name.rpartition(".")[2] if scope is not Scope.MODULE else ""
@@ -212,10 +220,13 @@ def _statement_at(
         for node, owner in found
         if scope is None or (owner[0], owner[1].rpartition(".")[2]) == (scope, name)
     ]
-    candidates = there or found
-    return candidates[-1] if candidates else (None, (Scope.MODULE, ""))
+    return there or found
 
 
+_INNER = ("body", "orelse", "finalbody", "handlers", "cases")
+"""The fields of a compound statement that hold others."""
+_IDLE = (ast.Constant, ast.Name, ast.Starred, ast.Tuple, ast.List, ast.Set, ast.Dict)
+"""Expressions that run nothing of anybody's by themselves."""
 _Owner = tuple[Scope, str]
 """What runs a statement: the kind of code, and its qualified name ("" for a module)."""
 
@@ -289,6 +300,20 @@ def _extent(node: ast.stmt) -> tuple[int, int]:
     decorators = getattr(node, "decorator_list", [])
     start = min([node.lineno, *(_line(d) for d in decorators)])
     return start, node.end_lineno or node.lineno
+
+
+def _is_busy(node: ast.stmt, lineno: int) -> bool:
+    """Whether a statement does more at a line than to name values; its inner ones do not count."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return True
+    fields = [value for field, value in ast.iter_fields(node) if field not in _INNER]
+    parts = [part for value in fields for part in (value if isinstance(value, list) else [value])]
+    return any(
+        isinstance(each, ast.expr) and not isinstance(each, _IDLE) and _covers(each, lineno)
+        for part in parts
+        if isinstance(part, ast.AST)
+        for each in ast.walk(part)
+    )
 
 
 def _classify(node: ast.stmt, lineno: int) -> tuple[Statement, str]:

@@ -15,6 +15,7 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from pytest_cudafork.compat.unpatched import builtins
 from pytest_cudafork.process.protocol import frames
 
 if TYPE_CHECKING:
@@ -70,17 +71,17 @@ class Message:
 
         """
         if not values and named.keys() == self.types.keys():
-            vars(self).update({name: named[name] for name in self.types})
+            self.__dict__.update({name: named[name] for name in self.types})
             self.__post_init__()
             return
-        given = dict(zip(self.types, values, strict=False))
+        given = dict(builtins.zip(self.types, values, strict=False))
         wrong = [*values[len(given) :], *(given.keys() & named), *(named.keys() - self.types)]
         fields = {**self.defaults, **given, **named}
         missing = self.types.keys() - fields
         if wrong or missing:
             problem = f"misses {sorted(missing)}" if missing else f"cannot take {wrong!r:.200}"
             raise TypeError(f"{type(self).__name__} {problem}")
-        vars(self).update({name: fields[name] for name in self.types})
+        self.__dict__.update({name: fields[name] for name in self.types})
         self.__post_init__()
 
     def __post_init__(self) -> None:
@@ -98,24 +99,24 @@ class Message:
         """Whether it is a message of the same kind with equal fields."""
         if type(other) is not type(self):
             return NotImplemented
-        return vars(self) == vars(other)
+        return self.__dict__ == other.__dict__
 
     def __hash__(self) -> int:
         """Go by the fields, all of which must be hashable."""
-        return hash((self.kind, *vars(self).values()))
+        return hash((self.kind, *self.__dict__.values()))
 
     def __repr__(self) -> str:
         """Return the call that makes it."""
-        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
         return f"{type(self).__name__}({fields})"
 
     def changed(self: _Message, **fields: Any) -> _Message:
         """Return a message of the same kind in which these fields are others."""
-        return type(self)(**{**vars(self), **fields})
+        return type(self)(**{**self.__dict__, **fields})
 
     def to_plain(self) -> frames.Plain:
         """Return it as plain data for a frame."""
-        return {"kind": self.kind, **vars(self)}
+        return {"kind": self.kind, **self.__dict__}
 
 
 def of_kind(kind: str) -> Callable[[_Class], _Class]:

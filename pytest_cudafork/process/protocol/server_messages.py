@@ -68,7 +68,7 @@ class ServerSettings:
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {**vars(self), "limits": asdict(self.limits)}
+        return {**self.__dict__, "limits": asdict(self.limits)}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> ServerSettings:

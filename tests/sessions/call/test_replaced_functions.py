@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support import patched_functions
 from tests.support.isolation_compare import Sessions
 
@@ -91,6 +93,7 @@ def test_a_function_that_replaces_them_gives_its_error(run):
 """
 
 
+@pytest.mark.fresh_interpreter("others have imported filelock, which uses os.getpid at a fork")
 def test_a_call_in_a_child_does_not_depend_on_functions_that_were_replaced(tmp_path: Path) -> None:
     pytest_needs = ("os.dup2", "os.fstat")
     names = [one for one in patched_functions.used_functions() if one not in pytest_needs]

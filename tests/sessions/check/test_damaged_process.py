@@ -175,3 +175,26 @@ def test_in_a_child():
         result.assert_outcomes(passed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.stdout.fnmatch_lines(["ERROR: a process of the session could not write a record*"])
+
+
+def test_a_process_that_has_no_descriptor_left_fails_the_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        module(
+            """
+import resource
+
+def touch_without_descriptors():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+    touch()
+
+def test_in_a_child():
+    child(touch_without_descriptors)
+"""
+        )
+    )
+    for level in ("poison", "fork"):
+        result = check(pytester, level)
+        assert_no_crash(result)
+        result.assert_outcomes(passed=1)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(["ERROR: a process of the session had no descriptor left*"])

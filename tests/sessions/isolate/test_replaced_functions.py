@@ -17,6 +17,7 @@ from tests.support.isolation_compare import Sessions, differences
 NEEDED_BY_PYTEST = ("inspect.", "os.dup2", "os.fstat")
 """It uses them between the phases, so that a test without isolation fails, too."""
 NEEDED_TO_SHOW_A_FAILURE = {
+    "builtins.zip",
     "faulthandler.cancel_dump_traceback_later",
     "os.getcwd",
     "os.path.join",

@@ -86,32 +86,6 @@ def test_configs_still_have_their_private_attributes(pytestconfig: pytest.Config
     assert made.is_dir()
 
 
-def test_pluggy_still_lists_implementations(pytestconfig: pytest.Config) -> None:
-    hook = pytestconfig.hook.pytest_runtest_logreport
-    require("pluggy", hook, "_hookimpls", "reports that only the parent shows")
-
-
-class Plugin:
-    """Notes that it was asked."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def pytest_runtest_logstart(self) -> None:
-        """Note it."""
-        self.asked += 1
-
-
-def test_a_hook_reaches_the_plugins_that_are_kept() -> None:
-    manager = pytest.PytestPluginManager()
-    kept, dropped = Plugin(), Plugin()
-    for plugin in (kept, dropped):
-        manager.register(plugin)
-    pytest_internals.keep_plugins(manager, "pytest_runtest_logstart", [kept])
-    manager.hook.pytest_runtest_logstart(nodeid="", location=("", 0, ""))
-    assert (kept.asked, dropped.asked) == (1, 0)
-
-
 def test_a_protocol_runs_and_what_is_set_up_is_torn_down(pytester: pytest.Pytester) -> None:
     item = pytester.getitem(
         """

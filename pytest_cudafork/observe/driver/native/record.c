@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -142,15 +143,19 @@ static void add_common(struct text *line)
 }
 
 /* Overwrites a digit in the first record of the ledger: a full disk takes no further record, but it
- * does take that. A file that begins otherwise has come in the ledger's place. */
+ * does take that. A file that begins otherwise has come in the ledger's place. Where no descriptor
+ * is left, the file's mode says it (_LOST_MODE in ledger.py). */
 static void mark_loss(const char *path)
 {
     static const char head[] = "\n{\"lost\": ";
     char found[sizeof head - 1];
     int fd = open(path, O_RDWR | O_CLOEXEC);
 
-    if (fd < 0)
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE)
+            (void)!chmod(path, S_IRWXU);
         return;
+    }
     if (pread(fd, found, sizeof found, 0) == sizeof found && !memcmp(found, head, sizeof found))
         while (pwrite(fd, "1", 1, sizeof found) < 0 && errno == EINTR)
             ;
@@ -165,8 +170,10 @@ static void append(const char *path, const struct text *line)
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     ssize_t written;
 
-    if (fd < 0)
+    if (fd < 0) {
+        mark_loss(path);
         return;
+    }
     do
         written = write(fd, line->data, line->length);
     while (written < 0 && errno == EINTR);

@@ -169,6 +169,33 @@ def test_a_record_that_the_disk_cuts_or_refuses_is_known_to_be_lost(
     assert "could not write a record: is the disk full?" in reader.damage()[0]
 
 
+def out_of_descriptors(work: Callable[[], object]) -> int:
+    """Do work in a process that has no descriptor left; return the number of its error."""
+    pid = os.fork()
+    if pid == 0:
+        # What is open stays open; and a file that is opened takes the lowest free number.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        try:
+            work()
+        except OSError as error:
+            os._exit(error.errno or 1)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_record_of_a_process_that_has_no_descriptor_left_is_known_to_be_lost(
+    ledger: Ledger,
+) -> None:
+    assert out_of_descriptors(lambda: ledger.append("touch")) == errno.EMFILE
+    assert ledger.reader().damage() == [
+        "a process of the session had no descriptor left to write a record with"
+    ]
+    ledger.create()
+    assert ledger.reader().damage() == []
+    assert os.stat(ledger.path).st_mode & 0o777 == 0o600
+
+
 def test_a_file_in_the_place_of_the_ledger_is_not_written_into(ledger: Ledger) -> None:
     Path(ledger.path).write_text("something else")
     ledger.mark_loss()

@@ -95,6 +95,10 @@ if True: constant = probe()
 @probe()
 def h(): return 1
 async def later(x=probe()): pass
+a = 1; b = probe(); c = 2
+a = probe(); b = probe()
+if probe(): constant = probe()
+import one; two = 2
 """
 
 
@@ -110,6 +114,10 @@ async def later(x=probe()): pass
         (6, Scope.MODULE, "<module>", (Statement.DECORATOR, "h")),
         (8, Scope.MODULE, "<module>", (Statement.DEFAULT, "later")),
         (8, Scope.MODULE, "a tool's name for a module", (Statement.DEFAULT, "later")),
+        (9, Scope.MODULE, "<module>", (Statement.ASSIGNMENT, "b")),
+        (10, Scope.MODULE, "<module>", (Statement.OTHER, "")),
+        (11, Scope.MODULE, "<module>", (Statement.OTHER, "")),
+        (12, Scope.MODULE, "<module>", (Statement.IMPORT, "one")),
     ],
 )
 def test_of_statements_on_one_line_the_one_that_runs_there_is_told(
