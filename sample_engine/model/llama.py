@@ -63,11 +63,28 @@ class RMSNorm(nn.Module):  # type: ignore[misc]  # torch is not followed
         return ops.add_rms_norm(x, delta, self.weight, self.eps)
 
 
+class Embedding(nn.Embedding):  # type: ignore[misc]  # torch is not followed
+    """The vectors of tokens."""
+
+    def reset_parameters(self) -> None:
+        """Fill it with random numbers, if it has memory.
+
+        If not, torch would import its compiler, which takes a second, and change nothing.
+        """
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Linear(nn.Linear):  # type: ignore[misc]  # torch is not followed
     """A linear layer, mostly without a bias."""
 
     def __init__(self, in_size: int, out_size: int, *, bias: bool = False) -> None:
         super().__init__(in_size, out_size, bias=bias)
+
+    def reset_parameters(self) -> None:
+        """Fill it with random numbers, if it has memory: see ``Embedding``."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def forward(
         self,
@@ -230,7 +247,7 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
         super().__init__()
         self.config = config
         self.angles = RopeAngles(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head: Linear | None = None

@@ -20,11 +20,11 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sample_engine.model import ops
 from sample_engine.model.config import LlamaConfig
-from sample_engine.model.llama import Linear, Llama, RMSNorm
+from sample_engine.model.llama import Embedding, Linear, Llama, RMSNorm
 from sample_engine.model.shards import Shard, config_of_shard
 
 __all__ = ["Collectives", "ParallelLlama"]
@@ -106,7 +106,7 @@ class _RowParallel(Linear):
         return norm.of_sum(residual, self._ranks.all_reduce(term)) if found is None else found
 
 
-class _VocabParallelEmbedding(nn.Embedding):  # type: ignore[misc]  # torch is not followed
+class _VocabParallelEmbedding(Embedding):
     """An embedding of which each rank holds the vectors of some tokens."""
 
     def __init__(self, vocab_size: int, size: int, shard: Shard, ranks: Collectives) -> None:

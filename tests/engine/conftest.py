@@ -49,6 +49,7 @@ def _import_under_the_interpreter() -> None:
         importlib.import_module("triton.language")
         for name in _KERNELS:
             importlib.import_module(f"sample_engine.{name}")
+        importlib.import_module("tests.engine.support.triton_interpreter").patch_once()
     finally:
         del os.environ[_VARIABLE]
         if before is not None:

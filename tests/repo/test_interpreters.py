@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.process.descendants import process_state
-from tests.support import interpreters
+from tests.support import interpreter_server, interpreters
 from tests.support.isolation import is_gone
 from tests.support.sessions import needs_torch
 
@@ -132,6 +132,9 @@ def test_a_session_is_the_same_and_asks_nothing_of_the_server(tmp_path: Path) ->
     assert not {"pytest_cudafork", "tests", "xdist", "hypothesis"} & set(imported)
 
 
+SLOW = ["anyio", "hypothesispytest", "platformdirs"]
+
+
 @pytest.mark.parametrize("fresh", ["", "to compare"])
 def test_a_session_has_the_plugins_that_load_slowly_if_it_is_fresh(
     tmp_path: Path, fresh: str
@@ -139,13 +142,57 @@ def test_a_session_has_the_plugins_that_load_slowly_if_it_is_fresh(
     (tmp_path / "conftest.py").write_text(
         "def pytest_configure(config):\n"
         "    has = config.pluginmanager.hasplugin\n"
-        "    print([name for name in ('anyio', 'hypothesispytest') if has(name)])\n"
+        f"    print([name for name in {SLOW} if has(name)])\n"
     )
     installed = {one.name for one in importlib.metadata.entry_points(group="pytest11")}
-    slow = sorted(installed & {"anyio", "hypothesispytest"})
+    slow = sorted(installed & set(SLOW))
     command = ["-m", "pytest", "-qq", "--collect-only"]
     loaded = run(*command, cwd=tmp_path, fresh=fresh).stdout.strip()
     assert loaded == str(slow if fresh else [])
+
+
+PACKAGES = """
+from importlib import metadata
+for package in [*metadata.distributions()] * 2:
+    points = sorted(package.entry_points)
+    print(package.read_text("INSTALLER"), package.read_text("no such file"), points)
+    if "pytest11" in {point.group for point in points}:
+        print(package.metadata.items(), package.files, [one.dist.version for one in points])
+print(metadata.distribution("pytest").locate_file("pytest"), metadata.version("mine"))
+"""
+
+
+def test_the_same_packages_are_installed(tmp_path: Path) -> None:
+    make_package(tmp_path, "mine")
+    done = both("-c", PACKAGES, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert "pytest11" in done.stdout
+
+
+def test_a_package_is_found_that_was_installed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "none")])
+    make_package(tmp_path, "one")
+    packages = interpreter_server.InstalledPackages()
+    context = importlib.metadata.DistributionFinder.Context()
+
+    def names() -> list[str]:
+        return sorted(found.name for found in packages.find_distributions(context))
+
+    before = list(packages.find_distributions(context))
+    assert (names(), before) == (["one"], list(packages.find_distributions(context)))
+    make_package(tmp_path, "two")
+    os.utime(tmp_path, ns=(0, 0))  # as a clock with long ticks might have left it
+    assert names() == ["one", "two"]
+    named = importlib.metadata.DistributionFinder.Context(name="two")
+    assert [found.name for found in packages.find_distributions(named)] == ["two"]
+
+
+def make_package(folder: Path, name: str) -> None:
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
 
 
 @needs_torch

@@ -4,7 +4,8 @@ It is run as a script by ``interpreters.py``, in a process of its own, and impor
 repository: the children shall import that themselves. A child becomes what ``python script.py``,
 ``python -m module`` or ``python -c code`` is when its first line runs: its own directory,
 environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but pytest and the
-standard library. torch is imported but put away; ``import torch`` in the child brings it back.
+standard library. torch is imported but put away; ``import torch`` in the child brings it back. What
+is said of the packages that are installed has been read.
 
 What a fork cannot give a child: another seed of ``hash()``, other flags, and whatever the
 interpreter and the libraries read from the environment when they start. The process that asks
@@ -22,6 +23,7 @@ import atexit
 import builtins
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import importlib.abc
@@ -39,13 +41,15 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _MADV_COLLAPSE = 25  # Linux 6.1
 _HUGE_PAGE = 1 << 21
 _LONGEST_REQUEST = 1 << 20
+_ANYTHING = metadata.DistributionFinder.Context()
 _PYTEST = ("pytest", "_pytest.config")
 # What a session imports beside pytest, from the standard library and the plugin's dependencies.
 _BESIDE_PYTEST = (
@@ -53,6 +57,58 @@ _BESIDE_PYTEST = (
     *("multiprocessing.connection", "multiprocessing.resource_tracker", "sysconfig", "uuid"),
     *("xml.etree.ElementTree", "cloudpickle", "filelock"),
 )
+
+
+_Found: Any = metadata.PathDistribution
+
+
+class Installed(metadata.PathDistribution):
+    """What is said of a package that is installed, read and parsed once."""
+
+    read_text = functools.cache(_Found.read_text)  # type: ignore[assignment]
+    entry_points = functools.cached_property(_Found.entry_points.fget)
+    files = functools.cached_property(_Found.files.fget)
+    metadata = functools.cached_property(_Found.metadata.fget)
+
+
+class InstalledPackages:
+    """Answers for ``importlib.metadata`` what is installed, in folders that have not changed.
+
+    A session of pytest reads that of all packages, twice, before it has found its plugins.
+    """
+
+    def __init__(self) -> None:
+        self._find: Any = metadata.MetadataPathFinder.find_distributions
+        self._known: dict[str, tuple[int, list[metadata.Distribution]]] = {}
+        for folder in sys.path:
+            with contextlib.suppress(OSError):
+                changed = os.stat(folder).st_mtime_ns
+                found = self._find(metadata.DistributionFinder.Context(path=[folder]))
+                self._known[folder] = changed, [Installed(one._path) for one in found]
+        for _, packages in self._known.values():
+            for package in packages:
+                if any(one.group == "pytest11" for one in package.entry_points):
+                    list(package.files or ()), package.metadata["Name"]
+
+    def find_distributions(
+        self, context: metadata.DistributionFinder.Context = _ANYTHING
+    ) -> Iterator[metadata.Distribution]:
+        """Stand for ``MetadataPathFinder.find_distributions``."""
+        if context.name is not None:
+            yield from self._find(context)
+            return
+        for folder in context.path:
+            yield from self._in(folder)
+
+    def _in(self, folder: str) -> Iterable[metadata.Distribution]:
+        changed, packages = self._known.get(folder, (None, []))
+        with contextlib.suppress(OSError):
+            if changed is not None and os.stat(folder).st_mtime_ns == changed:
+                return packages
+        found: Iterable[metadata.Distribution] = self._find(
+            metadata.DistributionFinder.Context(path=[folder])
+        )
+        return found
 
 
 class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -160,6 +216,8 @@ def main() -> NoReturn:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _import_plugins_of_pytest()
+    installed = InstalledPackages()
+    setattr(metadata.MetadataPathFinder, "find_distributions", installed.find_distributions)  # noqa: B010
     warnings.filters[:] = filters  # type: ignore[index]
     put_away: list[PutAway] = []
     for name in sys.argv[2:]:

@@ -17,9 +17,9 @@ A fresh interpreter is taken when
   has imported, or be imported at start;
 - the server cannot be had: it does not start, is not clean, or died twice.
 
-Sessions of pytest are started without the plugins of hypothesis and anyio, unless fresh
-interpreters are asked for: to load them takes longer than all else together, and each process that
-a session starts for its tests loads them again.
+Sessions of pytest are started without the plugins of hypothesis, anyio and platformdirs, unless
+fresh interpreters are asked for: to load them takes longer than all else together, and each process
+that a session starts for its tests loads them again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ _IMPORTED = frozenset(sys.stdlib_module_names) | {
     *("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup"),
     *("cloudpickle", "filelock", "sitecustomize", "usercustomize"),
 }
-_LEFT_OUT = ("-p", "no:hypothesispytest", "-p", "no:anyio")  # the names of their entry points
+# The names of their entry points.
+_LEFT_OUT = ("-pno:hypothesispytest", "-pno:anyio", "-pno:platformdirs")
 _ENDINGS = ("", "py", "so")  # of packages, which are folders, and modules
 _MOST_FILES = 50
 _LINUX = sys.platform == "linux"

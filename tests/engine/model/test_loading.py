@@ -18,6 +18,7 @@ from sample_engine.model.eagle_head import EagleConfig
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head, load_model, read_config
 from tests.engine.support.model import SMALL
+from tests.engine.support.programs import run_python
 from tests.engine.support.weights import save
 
 
@@ -60,6 +61,27 @@ def test_weights_on_a_cpu_lie_as_their_products_read_them(
     assert (down.t() if dtype == torch.float32 else down).is_contiguous()
     assert not down.requires_grad
     assert model.embed_tokens.weight.is_contiguous(), "it is read by rows"
+
+
+def test_loading_does_not_import_the_compiler() -> None:
+    """It takes a second, and each process of an engine would wait for it."""
+    done = run_python("""
+        import sys
+        import torch
+        from sample_engine.model.loading import load_eagle_head, load_model
+        for load in (load_model, load_eagle_head):
+            load("tiny", device="cpu", dtype=torch.float32)
+            load("tiny", load_format="dummy", device="cpu", dtype=torch.float32)
+        print("torch._dynamo" in sys.modules)
+    """)
+    assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+
+
+def test_a_model_that_is_made_for_training_begins_with_random_numbers() -> None:
+    model = Llama(SMALL)
+    for name, value in model.named_parameters():
+        if value.dim() > 1:
+            assert value.std() > 0.01, name
 
 
 def test_the_eight_billion_shape_has_its_parameters() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import hashlib
 import importlib.util
 import io
 import os
@@ -139,6 +142,39 @@ def test_an_editable_install_compiles_into_the_source_tree(project: Path, compil
     made = {path.name for path in (project / LIB).rglob("*.so*")}
     names = {"libcuda.so.1", "libcudafork_injection.so", "libnvidia-ml.so.1"}
     assert made - {"libold.so"} == (set() if compiler == "/bin/false" else names)
+    assert_record_is_right(project)
+    loaded, file = after_start(project)
+    assert file == str(project / "pytest_cudafork" / "__init__.py")
+    assert "'pathlib'" not in loaded, "each start of Python would wait for it"
+
+
+def assert_record_is_right(project: Path) -> None:
+    (path,) = project.glob("dist/*.whl")
+    with zipfile.ZipFile(path) as archive:
+        (record,) = (name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+        rows = list(csv.reader(archive.read(record).decode().splitlines()))
+        assert sorted(row[0] for row in rows) == sorted(archive.namelist())
+        for name, digest, size in rows:
+            content = archive.read(name)
+            sha256 = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
+            expected = "sha256=" + sha256.rstrip("="), str(len(content))
+            assert name == record or (digest, size) == expected
+
+
+def after_start(project: Path) -> list[str]:
+    """What a Python with the wheel alone has loaded when it starts, and our package's file."""
+    (path,) = project.glob("dist/*.whl")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(project / "site")
+    looks = "import site, sys; site.addsitedir(sys.argv[1]); print(sorted(sys.modules)); "
+    finds = "import pytest_cudafork; print(pytest_cudafork.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", looks + finds, str(project / "site")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
 
 
 def test_the_sdist_holds_the_sources_and_no_library(project: Path) -> None:
