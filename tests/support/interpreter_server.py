@@ -50,6 +50,7 @@ _MADV_COLLAPSE = 25  # Linux 6.1
 _HUGE_PAGE = 1 << 21
 _LONGEST_REQUEST = 1 << 20
 _ANYTHING = metadata.DistributionFinder.Context()
+_Found: Any = metadata.PathDistribution
 _PYTEST = ("pytest", "_pytest.config")
 # What a session imports beside pytest, from the standard library and the plugin's dependencies.
 _BESIDE_PYTEST = (
@@ -57,9 +58,6 @@ _BESIDE_PYTEST = (
     *("multiprocessing.connection", "multiprocessing.resource_tracker", "sysconfig", "uuid"),
     *("xml.etree.ElementTree", "cloudpickle", "filelock"),
 )
-
-
-_Found: Any = metadata.PathDistribution
 
 
 class Installed(metadata.PathDistribution):
@@ -88,7 +86,7 @@ class InstalledPackages:
         for _, packages in self._known.values():
             for package in packages:
                 if any(one.group == "pytest11" for one in package.entry_points):
-                    list(package.files or ()), package.metadata["Name"]
+                    _ = package.files, package.metadata  # of those a session asks for more
 
     def find_distributions(
         self, context: metadata.DistributionFinder.Context = _ANYTHING
