@@ -40,7 +40,7 @@ FILES = {
     "pkg/plain.py": "",
     "pkg/broken.py": "import not_there",
 }
-HOSTILE = "</script><script>alert(1)</script><!-- \u2028 ' \" \\ & @@PAGE@@"
+HOSTILE = "</script><script>alert(1)</script><!-- \u2028 \u202e ' \" \\ & @@PAGE@@"
 
 
 class Page(HTMLParser):
@@ -137,6 +137,8 @@ def test_names_and_messages_cannot_break_out_of_the_page(tmp_path: Path) -> None
     assert page.scripts[1:] == harmless.scripts[1:]
     found = {module["name"]: module["reason"] for module in page.data["modules"]}
     assert found == {record.module: record.reason for record in records}
+    written = (tmp_path / "picture.html").read_text(encoding="utf-8")
+    assert not {"\u2028", "\u202e"} & set(written), "its title cannot be read backwards either"
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
