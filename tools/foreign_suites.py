@@ -58,7 +58,7 @@ WITHOUT_US = {
     "-n 2": ("-n", "2"),
 }
 """Runs that tell whose a difference is; they have the environment of the plain ones."""
-LIMIT = 2400.0
+LIMIT = 7200.0
 """Seconds after which a run is ended."""
 
 Outcomes = dict[str, str]
