@@ -306,7 +306,7 @@ def _is_busy(node: ast.stmt, lineno: int) -> bool:
     """Whether a statement does more at a line than to name values; its inner ones do not count."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
-    fields = [value for field, value in ast.iter_fields(node) if field not in _INNER]
+    fields = [getattr(node, field, None) for field in node._fields if field not in _INNER]
     parts = [part for value in fields for part in (value if isinstance(value, list) else [value])]
     return any(
         isinstance(each, ast.expr) and not isinstance(each, _IDLE) and _covers(each, lineno)
