@@ -81,11 +81,8 @@ class _Collector:
         self.data_lock = threading.Lock()
         self.covdata: Any = "the parent's data"
         self.measured: list[tuple[str, int]] = []
-        self.cleared = 0
-
-    def _clear_data(self) -> None:
-        self.cleared += 1
-        self.measured.clear()
+        self.data = {"measured": self.measured}
+        self.tracers: list[Any] = []
 
     def use_data(self, data: Any, context: str | None) -> None:
         self.covdata = data
