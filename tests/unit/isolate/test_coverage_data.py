@@ -81,8 +81,12 @@ class _Collector:
         self.data_lock = threading.Lock()
         self.covdata: Any = "the parent's data"
         self.measured: list[tuple[str, int]] = []
-        self.data = {"measured": self.measured}
         self.tracers: list[Any] = []
+
+    @property
+    def data(self) -> dict[str, list[tuple[str, int]]]:
+        """What it has measured."""
+        return {"/a.py": self.measured}
 
     def use_data(self, data: Any, context: str | None) -> None:
         self.covdata = data
