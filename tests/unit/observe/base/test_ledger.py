@@ -140,12 +140,12 @@ def test_a_ledger_that_is_whole_says_nothing(ledger: Ledger) -> None:
     assert ledger.reader().damage() == []
 
 
-def limited(size: int, work: Callable[[], object]) -> int:
-    """Do work in a process whose files cannot grow beyond a size, as on a full disk."""
+def limited(kind: int, most: int, work: Callable[[], object]) -> int:
+    """Do work in a process that may have so much of a resource; return the number of its error."""
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        resource.setrlimit(kind, (most, most))
         try:
             work()
         except OSError as error:
@@ -161,7 +161,9 @@ def test_a_record_that_the_disk_cuts_or_refuses_is_known_to_be_lost(
 ) -> None:
     ledger.append("touch", number=1)
     size = os.path.getsize(ledger.path)
-    ended = limited(size + taken, lambda: ledger.append("touch", number=2))
+    ended = limited(  # as on a full disk
+        resource.RLIMIT_FSIZE, size + taken, lambda: ledger.append("touch", number=2)
+    )
     assert ended == (errno.ENOSPC if taken else errno.EFBIG)
     ledger.append("touch", number=3)
     reader = ledger.reader()
@@ -169,25 +171,12 @@ def test_a_record_that_the_disk_cuts_or_refuses_is_known_to_be_lost(
     assert "could not write a record: is the disk full?" in reader.damage()[0]
 
 
-def out_of_descriptors(work: Callable[[], object]) -> int:
-    """Do work in a process that has no descriptor left; return the number of its error."""
-    pid = os.fork()
-    if pid == 0:
-        # What is open stays open; and a file that is opened takes the lowest free number.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
-        try:
-            work()
-        except OSError as error:
-            os._exit(error.errno or 1)
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def test_a_record_of_a_process_that_has_no_descriptor_left_is_known_to_be_lost(
     ledger: Ledger,
 ) -> None:
-    assert out_of_descriptors(lambda: ledger.append("touch")) == errno.EMFILE
+    # What is open stays open; and a file that is opened takes the lowest free number.
+    ended = limited(resource.RLIMIT_NOFILE, 0, lambda: ledger.append("touch"))
+    assert ended == errno.EMFILE
     assert ledger.reader().damage() == [
         "a process of the session had no descriptor left to write a record with"
     ]
