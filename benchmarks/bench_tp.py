@@ -4,8 +4,8 @@ The model has the shape of Llama 3 8B and random weights. A decode step is the d
 long and a short generation, with CUDA graphs; the prefill is 8 prompts of 4096 tokens. The sums are
 those of one forward pass, captured alone: their share says what the ranks pay for each other.
 
-Sums are in the GPUs' own memory where that can be, which an engine does only if it is asked to
-(``disable_custom_all_reduce=False``); with ``--nccl`` they are the default's.
+Sums are in the GPUs' own memory where that can be, as by default in an engine; with ``--nccl`` they
+are NCCL's (``disable_custom_all_reduce=True``).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def main() -> int:
     options = parser("A model on several GPUs against one.", rounds=5)
     options.add_argument("--model", default="llama-3-8b", help="default llama-3-8b")
     options.add_argument(
-        "--nccl", action="store_true", help="all sums by NCCL, as by default in an engine"
+        "--nccl", action="store_true", help="all sums by NCCL (disable_custom_all_reduce=True)"
     )
     options.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="default 1 2 4")
     given = options.parse_args()

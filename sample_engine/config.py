@@ -89,7 +89,7 @@ class EngineConfig:
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.NONE
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # tokens, requests; None: 1, 2, 4, ...
     tensor_parallel_size: int = 1  # ranks: processes with a part of the model and a GPU each
-    disable_custom_all_reduce: bool = True  # False: sums by a kernel of its own, where it can
+    disable_custom_all_reduce: bool = False  # True: NCCL alone sums over ranks
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -42,7 +42,6 @@ def settings(folder: str, **changed: Any) -> dict[str, Any]:
         "device": "cuda",
         "dtype": "float32",
         "tensor_parallel_size": 2,
-        "disable_custom_all_reduce": False,
         "num_blocks": 60,
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
