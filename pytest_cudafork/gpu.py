@@ -11,14 +11,19 @@ __all__ = ["wait_idle", "wait_release"]
 
 
 def wait_idle(
-    gpus: Iterable[int | str] | None = None, *, spare: str = "1GiB", timeout: float = 60.0
+    gpus: Iterable[int | str] | None = None,
+    *,
+    spare: str = "1GiB",
+    timeout: float = 60.0,
+    own: bool = False,
 ) -> bool:
-    """Wait until nobody but this process uses GPUs.
+    """Wait until nobody but this process uses GPUs, or with ``own`` nobody at all.
 
     Args:
         gpus: numbers as CUDA counts them in this process, or UUIDs; None: all that it may use.
         spare: what may be in use on each all the same, as in ``"512MiB"``.
         timeout: seconds.
+        own: whether what this process holds counts, too, its context included.
 
     Returns:
         Whether it is known: False, with a ``CudaForkWarning``, where nobody tells (NVML refuses
@@ -35,7 +40,7 @@ def wait_idle(
     size = read_size(spare)
     chosen = waiting.visible_gpus() if gpus is None else waiting.chosen_gpus(gpus)
     allowed = {gpu.uuid: size for gpu in chosen}
-    return _is_known(waiting.until_idle(chosen, allowed, timeout))
+    return _is_known(waiting.until_idle(chosen, allowed, timeout, own=own))
 
 
 def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:

@@ -70,14 +70,16 @@ def until_idle(
     allowed: Mapping[str, int],
     timeout: float,
     *,
+    own: bool = False,
     end: Callable[[Sequence[Leftover]], None] | None = None,
 ) -> list[str]:
-    """Wait until no more than is allowed is in use; what this process itself holds is not counted.
+    """Wait until no more than is allowed is in use.
 
     Args:
         gpus: which ones.
         allowed: bytes by UUID.
         timeout: seconds.
+        own: whether what this process itself holds counts, too.
         end: is told of the holders while one waits, and may end those that are its own.
 
     Returns:
@@ -88,21 +90,23 @@ def until_idle(
 
     """
     start = time.monotonic()
+    but = () if own else (os.getpid(),)
     while True:
         found = memory.look(gpus)
         known = [(gpu, found[gpu.uuid]) for gpu in gpus]
         busy = [
             (gpu, one)
             for gpu, one in known
-            if not isinstance(one, Unknown) and _of_others(one) > allowed[gpu.uuid]
+            if not isinstance(one, Unknown) and _in_use(one, but) > allowed[gpu.uuid]
         ]
         if not busy:
             return _unknown(known)
-        held = [one for gpu, used in busy for one in memory.holders(gpu, used, but=(os.getpid(),))]
+        held = [one for gpu, used in busy for one in memory.holders(gpu, used, but=but)]
         if end is not None:
             end(held)
         if time.monotonic() - start >= timeout:
-            raise GpuBusyError(_complaint(busy, allowed, held, timeout))
+            sizes = [(gpu, _in_use(used, but)) for gpu, used in busy]
+            raise GpuBusyError(_complaint(sizes, allowed, held, timeout))
         time.sleep(_LOOK_SECONDS)
 
 
@@ -140,8 +144,8 @@ def until_released(pids: Collection[int], gpus: Sequence[Gpu], timeout: float) -
         time.sleep(_LOOK_SECONDS)
 
 
-def _of_others(used: DeviceMemory) -> int:
-    return used.used - (used.processes.get(os.getpid()) or 0)
+def _in_use(used: DeviceMemory, but: Collection[int]) -> int:
+    return used.used - sum(used.processes.get(pid) or 0 for pid in but)
 
 
 def _unknown(found: Sequence[tuple[Gpu, DeviceMemory | Unknown]]) -> list[str]:
@@ -158,15 +162,14 @@ def words_of_unknown(unknown: Sequence[str]) -> str:
 
 
 def _complaint(
-    busy: Sequence[tuple[Gpu, DeviceMemory]],
+    busy: Sequence[tuple[Gpu, int]],
     allowed: Mapping[str, int],
     held: Sequence[Leftover],
     timeout: float,
 ) -> str:
     parts = [
-        f"GPU {gpu.number} has {spell_size(_of_others(used))} in use (allowed: "
-        f"{spell_size(allowed[gpu.uuid])})"
-        for gpu, used in busy
+        f"GPU {gpu.number} has {spell_size(size)} in use (allowed: {spell_size(allowed[gpu.uuid])})"
+        for gpu, size in busy
     ]
     who = "; ".join(map(str, held)) or "who holds it, neither the driver nor the kernel tells"
     return f"after {timeout:g} s {', '.join(parts)}: {who}"

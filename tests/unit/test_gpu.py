@@ -42,6 +42,15 @@ def test_idle_gpus_are_waited_for(used: dict[str, DeviceMemory | Unknown]) -> No
         gpu.wait_idle(["GPU-1b"], spare="0", timeout=0)
 
 
+def test_what_this_process_holds_counts_where_that_is_asked_for(
+    used: dict[str, DeviceMemory | Unknown],
+) -> None:
+    used["GPU-0a"] = DeviceMemory(2 * GIB, {os.getpid(): 2 * GIB})
+    assert gpu.wait_idle([0], timeout=0)
+    with pytest.raises(GpuBusyError, match=r"GPU 0 has 2 GiB in use \(allowed: 1 GiB\)"):
+        gpu.wait_idle([0], timeout=0, own=True)
+
+
 def test_wrong_arguments_are_refused(used: dict[str, DeviceMemory | Unknown]) -> None:
     with pytest.raises(ValueError, match="names no GPU that this process may use"):
         gpu.wait_idle([7])

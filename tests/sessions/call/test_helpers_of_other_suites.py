@@ -17,6 +17,7 @@ from vllm_utils import (
     fork_new_process_for_each_test,
     multi_gpu_test,
     spawn_new_process_for_each_test,
+    wait_for_gpu_memory_to_clear,
 )
 
 HERE = os.getenv("PYTEST_PROCESS")
@@ -42,6 +43,9 @@ def test_named():
 @multi_gpu_test(num_gpus=2)
 def test_gpus():
     assert len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")) == 2
+    wait_for_gpu_memory_to_clear(devices=[0, 1], threshold_bytes=2 * 2**30, timeout_s=60)
+    with pytest.raises(ValueError, match="names no GPU"):
+        wait_for_gpu_memory_to_clear(devices=[2], threshold_ratio=0.1, stable_duration_s=1)
 """
 CONFTEST = """
 import os

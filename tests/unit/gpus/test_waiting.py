@@ -55,6 +55,14 @@ def test_what_this_process_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     assert waiting.until_idle(GPUS, ALLOWED, 0) == []
 
 
+def test_what_this_process_holds_is_waited_for_where_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers(monkeypatch, DeviceMemory(9 * GIB, {os.getpid(): 9 * GIB}))
+    with pytest.raises(GpuBusyError, match=rf"has 9 GiB in use .*: process {os.getpid()} "):
+        waiting.until_idle(GPUS, ALLOWED, 0, own=True)
+
+
 def test_who_holds_memory_is_named_with_the_test_that_started_it(
     monkeypatch: pytest.MonkeyPatch, server: subprocess.Popen[bytes]
 ) -> None:
