@@ -56,7 +56,7 @@ needs_torch = pytest.mark.skipif(
 )
 
 _FILE = re.compile(r"<!-- file: (\S+) -->\n```python\n(.*?)```", re.S)
-_OUTPUT = re.compile(r"<!-- output of: ([^\n]+) -->\n```\n(.*?)```", re.S)
+_OUTPUT = re.compile(r"<!-- output of: (examples/[^\n]+) -->\n```\n(.*?)```", re.S)
 
 
 ENGINE = re.compile(r"<!-- engine -->\n```python\n(.*?)```", re.S)
