@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.repo.doc_shell import How, Page, Step, blocks_of, with_values
@@ -18,7 +20,9 @@ from tests.support.git_repository import PLAIN_GIT
 LIMIT = 240.0
 """Seconds for a command."""
 _FILE = re.compile(r"file: examples/((?:hooks/)?[\w.]+\.py)")
-_FOR_A_SHELL = re.compile(r"[|&;<>$`*?]")
+_FOR_A_SHELL = re.compile(r"[|&;<>$`\n]")
+# What says of this session that it is one.
+_OWN = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_TESTRUNUID")
 _NUMBER = re.compile(r"\d[\d.]*")
 # What is another one in each run: times, processes, commits, folders, percentages, releases.
 _CHANGING = (
@@ -94,7 +98,7 @@ class Walk:
         """Return an environment in which the package is found and no network is asked."""
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
         return {
-            **os.environ,
+            **{name: text for name, text in os.environ.items() if name not in _OWN},
             **PLAIN_GIT,
             **{"PATH": path, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"},
             **{"PYTEST_CUDA_FORK_DEVICE": "phantom", "COLUMNS": "100"},
@@ -113,21 +117,23 @@ class Walk:
             text = f"make --dry-run {text.removeprefix('make ')}"
         in_checkout = how.in_checkout or text.startswith("make ")
         cwd, env = PROJECT if in_checkout else self.folder, self._environment(how)
-        if how.before and not how.after:
-            before = _shell(how.before, cwd, env)
-            assert before.returncode == 0, before.stdout
-        words = [] if _FOR_A_SHELL.search(text) or how.after else shlex.split(text)
-        if words[:1] == ["pytest"]:
-            words = ["python", "-m", *words]
-        if words[:1] == ["python"]:
-            program = [sys.executable, *words[1:]]
-            return interpreters.run(program, timeout=LIMIT, merge=True, cwd=cwd, env=env)
         if how.after:
             text = f"{how.before}\n{text}\nstatus=$?\n{how.after}\nexit $status"
-        return _shell(text, cwd, env)
+        elif how.before:
+            before = run(how.before, cwd, env)
+            if before.returncode != 0:
+                return before
+        return run(text, cwd, env)
 
 
-def _shell(text: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def run(text: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run lines for a shell; Python alone, without one, as there is a quicker way for it."""
+    words = [] if _FOR_A_SHELL.search(text) else shlex.split(text)
+    if words[:1] == ["pytest"]:
+        words = ["python", "-m", *words]
+    if words[:1] == ["python"]:
+        program = [sys.executable, *_files_for(words[1:], cwd)]
+        return interpreters.run(program, timeout=LIMIT, merge=True, cwd=cwd, env=env)
     return subprocess.run(
         ["sh", "-c", text],
         cwd=cwd,
@@ -139,3 +145,9 @@ def _shell(text: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedPro
         timeout=LIMIT,
         check=False,
     )
+
+
+def _files_for(words: Sequence[str], cwd: Path) -> list[str]:
+    """Return words with the files that their stars stand for, as a shell would."""
+    found = (sorted(glob.glob(word, root_dir=cwd)) if "*" in word else [] for word in words)
+    return [name for word, names in zip(words, found, strict=True) for name in names or [word]]

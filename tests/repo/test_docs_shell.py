@@ -43,3 +43,100 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(path: Path, tmp_path
         if key_of(step) not in page.not_run and (problem := walk.problem(step)):
             wrong.append(f"{step.page}:{step.line}: {key_of(step)}\n{problem}")
     assert not wrong, "\n\n".join(wrong)
+
+
+def steps() -> Iterator[Step]:
+    """Return the steps of all pages."""
+    for page in PAGES:
+        yield from steps_of(page)
+
+
+def test_the_table_says_nothing_of_what_no_page_shows() -> None:
+    shown = {(step.page, key_of(step)) for step in steps()}
+    told = {
+        (name, key)
+        for name, page in table().items()
+        if name != "common"
+        for part in ("how", "not_run")
+        for key in page.get(part, {})
+    }
+    assert told <= shown
+    both = {name for name in table() if set(page_of(name).how) & set(page_of(name).not_run)}
+    assert not both
+
+
+def test_each_output_that_a_page_shows_has_its_command_or_a_reason() -> None:
+    unknown = [
+        f"{step.page}:{step.line}: {key_of(step)}"
+        for step in steps()
+        if not step.command and key_of(step) not in page_of(step.page).not_run
+    ]
+    assert not unknown, "write `<!-- output of: COMMAND -->` above, or a reason in the table"
+
+
+def test_what_is_run_in_place_of_a_command_says_why() -> None:
+    for name in table():
+        for key, how in page_of(name).how.items():
+            assert bool(how.instead) == bool(how.why), f"{name}: {key}"
+
+
+def sources_of(command: str) -> str:
+    """Return a command with the text of the script that it starts."""
+    script = re.search(r"(?:tools|benchmarks)/\w+\.py", command)
+    return command + ((PROJECT / script[0]).read_text(encoding="utf-8") if script else "")
+
+
+def test_each_reason_not_to_run_something_still_holds() -> None:
+    for step in steps():
+        found = page_of(step.page).not_run.get(key_of(step))
+        if found is None:
+            continue
+        assert found.why, key_of(step)
+        assert found.reason in REASONS, found.reason
+        if found.reason == "elsewhere":
+            test = (PROJECT / found.by).read_text(encoding="utf-8")
+            assert set(names_in(step.command)) <= set(re.findall(r"\w+", test)), key_of(step)
+        else:
+            assert not found.by
+            assert re.search(SIGNS[found.reason], sources_of(step.command or step.shown)), found
+
+
+def names_in(command: str) -> list[str]:
+    """Return the names of the scripts and modules that a command starts."""
+    return re.findall(r"(?:demo/(?:service/)?|-m demo\.|-m (?=sample))(\w+)", command)
+
+
+def test_nothing_that_could_be_run_is_excused_for_its_length() -> None:
+    ours = re.compile(r"(python -m )?pytest --cuda-fork|python -m pytest_cudafork \w")
+    excused = [
+        step.command
+        for step in steps()
+        if ours.match(step.command) and key_of(step) in page_of(step.page).not_run
+    ]
+    assert not excused
+
+
+def test_the_count_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    doc_shell.main()
+    said = capsys.readouterr().out
+    (ran, outputs) = map(int, re.findall(r"(\d+) commands run, (\d+) outputs", said)[0])
+    (not_run,) = map(int, re.findall(r"^(\d+) not run:", said, re.M))
+    assert ran + not_run == len(list(steps()))
+    assert not_run == sum(map(int, re.findall(r"^  (\d+): ", said, re.M)))
+    assert ran > 5 * not_run / 2
+    assert outputs > 8
+
+
+def test_a_part_that_was_not_printed_is_found() -> None:
+    printed = "E   a.py:5: module body\nE     > touch()\nexited after 0.25 s\n"
+    assert missing_in("a.py:5: module\n...\nexited after 3.1 s\n", printed) == ""
+    assert missing_in("a.py:6: module body", printed) == "a.py:6: module body"
+    assert missing_in("exited ... a.py:5", printed) == "a.py:5"
+    assert missing_in("2 of 953 files", "1 of 4 files", any_number=True) == ""
+
+
+def test_commands_are_read_as_a_shell_reads_them() -> None:
+    text = "pytest -k 'a # b'  # tells\n\nrun \\\n  it   # of\n"
+    assert doc_shell.commands_in("make demo   # the plugin\n") == ["make demo"]
+    assert doc_shell.commands_in(text.replace("a # b", "a")) == ["pytest -k 'a'", "run it"]
+    assert shlex.split(doc_shell.commands_in("echo $?  # says\n")[0]) == ["echo", "$?"]
