@@ -100,13 +100,18 @@ class Walk:
         return {
             **{name: text for name, text in os.environ.items() if name not in _OWN},
             **PLAIN_GIT,
-            **{"PATH": path, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"},
-            **{"PYTEST_CUDA_FORK_DEVICE": "phantom", "COLUMNS": "100"},
+            "PATH": path,
+            "PYTHONPATH": str(self.folder),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_CUDA_FORK_DEVICE": "phantom",
+            "COLUMNS": "100",
             # As for a reader who has come from it; it fails each test on pytest 9.2.
             "PYTEST_ADDOPTS": "-p no:pytest_forked",
             "CHECKOUT": str(PROJECT),
             # What is installed will do, and nothing is installed.
-            **{"PIP_NO_INDEX": "1", "PIP_DRY_RUN": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+            "PIP_NO_INDEX": "1",
+            "PIP_DRY_RUN": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             **how.env,
         }
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.repo.doc_shell import PAGES
 from tests.repo.sources import DOCS, PROJECT
-from tests.repo.test_docs import PAGES, page_id
+from tests.repo.test_docs import page_id
 
 pytestmark = pytest.mark.slow
 

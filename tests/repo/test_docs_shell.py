@@ -15,25 +15,20 @@ from tests.repo import doc_shell
 from tests.repo.doc_runner import Walk, missing_in
 from tests.repo.doc_shell import PAGES, REASONS, SIGNS, Step, key_of, page_of, steps_of, table
 from tests.repo.sources import PROJECT
-
-
-def name_of(page: Path) -> str:
-    """A page's path below the project."""
-    return page.relative_to(PROJECT).as_posix()
-
+from tests.repo.test_docs import page_id
 
 WALKED = [
     page
     for page in PAGES
-    if any(key_of(step) not in page_of(name_of(page)).not_run for step in steps_of(page))
+    if any(key_of(step) not in page_of(page_id(page)).not_run for step in steps_of(page))
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-@pytest.mark.parametrize("path", WALKED, ids=name_of)
+@pytest.mark.parametrize("path", WALKED, ids=page_id)
 def test_the_commands_of_a_page_run_and_print_what_it_shows(path: Path, tmp_path: Path) -> None:
-    page = page_of(name_of(path))
+    page = page_of(page_id(path))
     for module in page.needs:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"the page needs {module}")
@@ -93,17 +88,21 @@ def test_each_reason_not_to_run_something_still_holds() -> None:
             continue
         assert found.why, key_of(step)
         assert found.reason in REASONS, found.reason
-        if found.reason == "elsewhere":
-            test = (PROJECT / found.by).read_text(encoding="utf-8")
-            assert set(names_in(step.command)) <= set(re.findall(r"\w+", test)), key_of(step)
+        if found.reason in ("elsewhere", "record"):
+            there = (PROJECT / found.by).read_text(encoding="utf-8")
+            names = names_in(key_of(step))
+            assert names
+            assert all(name in there for name in names), (names, found.by)
         else:
             assert not found.by
             assert re.search(SIGNS[found.reason], sources_of(step.command or step.shown)), found
 
 
-def names_in(command: str) -> list[str]:
-    """Return the names of the scripts and modules that a command starts."""
-    return re.findall(r"(?:demo/(?:service/)?|-m demo\.|-m (?=sample))(\w+)", command)
+def names_in(line: str) -> list[str]:
+    """Return the files and modules that a command or an output names, or else its first word."""
+    found = re.findall(r"[\w/]+\.py\b(?::\d+)?|(?<=-m )\w+(?=[. ])|(?<=ADDRESS/)\w+", line)
+    short = [name.rpartition("/")[2] if "demo/" in name else name for name in found]
+    return short or re.findall(r"[\w-]{6,}", line)[:1]
 
 
 def test_nothing_that_could_be_run_is_excused_for_its_length() -> None:
@@ -116,9 +115,8 @@ def test_nothing_that_could_be_run_is_excused_for_its_length() -> None:
     assert not excused
 
 
-def test_the_count_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    doc_shell.main()
-    said = capsys.readouterr().out
+def test_the_count_has_every_command() -> None:
+    said = "\n".join(doc_shell.account())
     (ran, outputs) = map(int, re.findall(r"(\d+) commands run, (\d+) outputs", said)[0])
     (not_run,) = map(int, re.findall(r"^(\d+) not run:", said, re.M))
     assert ran + not_run == len(list(steps()))
