@@ -100,9 +100,8 @@ def test_each_reason_not_to_run_something_still_holds() -> None:
 
 def names_in(line: str) -> list[str]:
     """Return the files and modules that a command or an output names, or else its first word."""
-    found = re.findall(r"[\w/]+\.py\b(?::\d+)?|(?<=-m )\w+(?=[. ])|(?<=ADDRESS/)\w+", line)
-    short = [name.rpartition("/")[2] if "demo/" in name else name for name in found]
-    return short or re.findall(r"[\w-]{6,}", line)[:1]
+    found = re.findall(r"(?:demo/(?:service/)?)?([\w/]+)\.py\b|-m (\w+)[. ]|ADDRESS/(\w+)", line)
+    return ["".join(name) for name in found] or re.findall(r"[\w-]{6,}", line)[:1]
 
 
 def test_nothing_that_could_be_run_is_excused_for_its_length() -> None:
