@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -25,6 +26,7 @@ WALKED = [
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="the pages show none of a GPU")
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @pytest.mark.parametrize("path", WALKED, ids=page_id)
 def test_the_commands_of_a_page_run_and_print_what_it_shows(path: Path, tmp_path: Path) -> None:
