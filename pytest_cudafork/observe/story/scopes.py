@@ -184,8 +184,8 @@ def statement_text(
 
     The arguments are those of ``statement_of``. The scope of a module body is "<module>". Of a
     compound statement the text is the head, or the decorator with the line. Neither says where in
-    the file it stands. Where nobody knows which statement it is, the text is that of the line; where
-    the source cannot be read, "".
+    the file it stands. Where nobody knows which statement it is, the text is that of the line;
+    where the source cannot be read, "".
     """
     node, owner = _statement_there(filename, lineno, scope, name)
     if node is None:
