@@ -22,7 +22,7 @@ LIMIT = 240.0
 _FILE = re.compile(r"file: examples/((?:hooks/)?[\w.]+\.py)")
 _FOR_A_SHELL = re.compile(r"[|&;<>$`\n]")
 # What says of this session that it is one.
-_OWN = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_TESTRUNUID")
+_OWN = ("PYTEST_CURRENT_TEST", "PYTEST_VERSION", "PYTEST_XDIST_", "GIT_")
 _NUMBER = re.compile(r"\d[\d.]*")
 # What is another one in each run: times, processes, commits, folders, percentages, releases.
 _CHANGING = (
@@ -83,7 +83,7 @@ class Walk:
         """Run a step and return what is not as the page says, or ""."""
         if not step.command:
             return "nothing says which command prints this"
-        how = self.page.how.get(step.command.splitlines()[0], How())
+        how = self.page.how_of(step)
         done = self._run(how.instead or step.command, how)
         status = how.status[min(self._times[step.command], len(how.status) - 1)]
         self._times[step.command] += 1
@@ -94,34 +94,13 @@ class Walk:
                 return f"not printed: {missing}\n{done.stdout}"
         return ""
 
-    def _environment(self, how: How) -> dict[str, str]:
-        """Return an environment in which the package is found and no network is asked."""
-        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-        return {
-            **{name: text for name, text in os.environ.items() if name not in _OWN},
-            **PLAIN_GIT,
-            "PATH": path,
-            "PYTHONPATH": str(self.folder),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTEST_CUDA_FORK_DEVICE": "phantom",
-            "COLUMNS": "100",
-            # As for a reader who has come from it; it fails each test on pytest 9.2.
-            "PYTEST_ADDOPTS": "-p no:pytest_forked",
-            "CHECKOUT": str(PROJECT),
-            # What is installed will do, and nothing is installed.
-            "PIP_NO_INDEX": "1",
-            "PIP_DRY_RUN": "1",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            **how.env,
-        }
-
     def _run(self, command: str, how: How) -> subprocess.CompletedProcess[str]:
         text = with_values(command, {**how.values, "/tmp/specimen": str(self.folder / "specimen")})
         text = re.sub(r"^\.venv/bin/", "", text)
         if text.startswith("make "):
             text = f"make --dry-run {text.removeprefix('make ')}"
         in_checkout = how.in_checkout or text.startswith("make ")
-        cwd, env = PROJECT if in_checkout else self.folder, self._environment(how)
+        cwd, env = PROJECT if in_checkout else self.folder, {**environment(self.folder), **how.env}
         if how.after:
             text = f"{how.before}\n{text}\nstatus=$?\n{how.after}\nexit $status"
         elif how.before:
@@ -129,6 +108,27 @@ class Walk:
             if before.returncode != 0:
                 return before
         return run(text, cwd, env)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Return variables with which the package and a folder are found, and no network is asked."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    return {
+        **{name: text for name, text in os.environ.items() if not name.startswith(_OWN)},
+        **PLAIN_GIT,
+        "PATH": path,
+        "PYTHONPATH": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_CUDA_FORK_DEVICE": "phantom",
+        "COLUMNS": "100",
+        # As for a reader who has come from it; it fails each test on pytest 9.2.
+        "PYTEST_ADDOPTS": "-p no:pytest_forked",
+        "CHECKOUT": str(PROJECT),
+        # What is installed will do, and nothing is installed.
+        "PIP_NO_INDEX": "1",
+        "PIP_DRY_RUN": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
 
 
 def run(text: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

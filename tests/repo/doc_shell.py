@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -127,6 +128,19 @@ class Page:
     not_run: Mapping[str, NotRun]
     needs: tuple[str, ...]
     """Modules without which the page cannot be run."""
+
+    def how_of(self, step: Step) -> How:
+        """Return how a command is run."""
+        return self.how.get(key_of(step), How())
+
+    def installed_by(self, step: Step) -> list[str]:
+        """Return what a command installs by name, if it does nothing else."""
+        command = self.how_of(step).instead or step.command
+        return shlex.split(command)[2:] if re.match(r"pip install [^-]", command) else []
+
+    def is_run(self, step: Step) -> bool:
+        """Whether a command is run by itself."""
+        return key_of(step) not in self.not_run and not self.installed_by(step)
 
 
 def blocks_of(page: Path) -> Iterator[Block]:

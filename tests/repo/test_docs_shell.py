@@ -7,22 +7,27 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.repo import doc_shell
-from tests.repo.doc_runner import Walk, missing_in
+from tests.repo.doc_runner import Walk, environment, missing_in, run
 from tests.repo.doc_shell import PAGES, REASONS, SIGNS, Step, key_of, page_of, steps_of, table
 from tests.repo.sources import PROJECT
 from tests.repo.test_docs import page_id
 
 WALKED = [
-    page
-    for page in PAGES
-    if any(key_of(step) not in page_of(page_id(page)).not_run for step in steps_of(page))
+    page for page in PAGES if any(page_of(page_id(page)).is_run(step) for step in steps_of(page))
 ]
+
+
+def skip_without(modules: Iterable[str]) -> None:
+    """Skip the test where one of these is not installed, as in an environment without torch."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"needs {module}")
 
 
 @pytest.mark.slow
@@ -31,15 +36,24 @@ WALKED = [
 @pytest.mark.parametrize("path", WALKED, ids=page_id)
 def test_the_commands_of_a_page_run_and_print_what_it_shows(path: Path, tmp_path: Path) -> None:
     page = page_of(page_id(path))
-    for module in page.needs:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"the page needs {module}")
+    skip_without(page.needs)
     walk = Walk(path, page, tmp_path)
     wrong = []
     for step in steps_of(path):
-        if key_of(step) not in page.not_run and (problem := walk.problem(step)):
+        if page.is_run(step) and (problem := walk.problem(step)):
             wrong.append(f"{step.page}:{step.line}: {key_of(step)}\n{problem}")
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.slow
+def test_what_the_pages_install_is_there_for_pip(tmp_path: Path) -> None:
+    """All of it at once: pip takes half a second each time. The tests have all that is named."""
+    skip_without(("fastapi", "jinja2", "redis", "torch"))
+    named = {name for step in steps() for name in page_of(step.page).installed_by(step)}
+    assert {"pytest-cudafork", "pytest-cudafork[engine]", "torch"} <= named
+    done = run(f"pip install {shlex.join(sorted(named))}", tmp_path, environment(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert "does not provide the extra" not in done.stdout
 
 
 def steps() -> Iterator[Step]:
