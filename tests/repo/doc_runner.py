@@ -65,14 +65,14 @@ class Walk:
         self.folder = folder
         self.page = page
         self._times: Counter[str] = Counter()
-        self._write(page)
+        self._write()
         for block in blocks_of(path):
             if named := _FILE.fullmatch(block.mark):
                 text = (DOCS / "examples" / named[1]).read_text(encoding="utf-8")
                 (folder / Path(named[1]).name).write_text(text, encoding="utf-8")
 
-    def _write(self, page: Page) -> None:
-        for name, text in page.files.items():
+    def _write(self) -> None:
+        for name, text in self.page.files.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

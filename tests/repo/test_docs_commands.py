@@ -38,7 +38,7 @@ def shown(page: Path) -> Iterator[list[str]]:
     """Return the commands in the blocks of a page, as a shell would split them."""
     for block in blocks_of(page):
         for line in block.text.replace("\\\n", " ").splitlines():
-            text = re.sub(r"^(\$ |exec |[^'\"]+ \| )?(\S*venv/bin/)?", "", line.strip())
+            text = re.sub(r"^(\$ |exec |- run: |[^'\"]+ \| )?(\S*venv/bin/)?", "", line.strip())
             text = re.sub(r"\$\{\{.*?\}\}", "phantom", text)  # a variable of a workflow
             if re.match(r"pytest -|pytest \S+/|python -m pytest", text):
                 yield shlex.split(text.removeprefix("python -m "), comments=True)

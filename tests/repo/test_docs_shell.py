@@ -76,6 +76,24 @@ def test_the_table_says_nothing_of_what_no_page_shows() -> None:
     assert not both
 
 
+def test_no_fence_of_a_page_is_overlooked() -> None:
+    for page in PAGES:
+        fences = re.findall(r"^ *(?:```|~~~)", page.read_text(encoding="utf-8"), re.M)
+        assert len(fences) == 2 * len(list(doc_shell.blocks_of(page))), page
+
+
+def test_what_the_table_says_of_a_command_has_a_use() -> None:
+    commands = {step.command for step in steps()}
+    for name in table():
+        for key, how in page_of(name).how.items():
+            times = [step.command for step in steps_of(PROJECT / name)].count(key)
+            assert all(value in key for value in how.values), f"{name}: {key}"
+            assert key.startswith("#!") or len(how.status) in (1, times), f"{name}: {key}"
+            assert how != doc_shell.How(), f"{name}: {key}"
+    for value in table()["common"]["values"]:
+        assert any(value in command for command in commands), value
+
+
 def test_each_output_that_a_page_shows_has_its_command_or_a_reason() -> None:
     unknown = [
         f"{step.page}:{step.line}: {key_of(step)}"
