@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import record_guard
+from arguments import above_zero, at_least
 from record_parts import CPU, GPU, Part
 from results_file import publish, table
 
@@ -63,20 +64,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="All benchmarks of a kind of machine.")
     parser.add_argument("--gpu", action="store_true", help="those that need a GPU")
-    parser.add_argument("--rounds", type=int, default=3, help="default 3")
+    parser.add_argument("--rounds", type=at_least(1), default=3, help="default 3")
     parser.add_argument("--only", nargs="+", metavar="PART", help="some of the parts")
     parser.add_argument("--peers", default="", help="an interpreter that has pytest-forked")
     parser.add_argument("--save", action="store_true", help="also write a file in results/")
     parser.add_argument("--against-last", action="store_true", help="fail where it got worse")
     parser.add_argument(
-        "--allowed", type=float, default=record_guard.ALLOWED, help="default %(default)s"
+        "--allowed", type=above_zero, default=record_guard.ALLOWED, help="default %(default)s"
     )
     options = parser.parse_args(arguments)
     listed = GPU if options.gpu else CPU
     if unknown := set(options.only or ()) - set(listed):
         parser.error(f"--only: {', '.join(sorted(unknown))}: use some of {', '.join(listed)}")
-    if options.rounds < 1:
-        parser.error(f"--rounds: {options.rounds}: at least 1")
     return options
 
 

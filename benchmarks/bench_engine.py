@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from arguments import at_least
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -110,8 +111,8 @@ def main() -> None:
     made = parser("Decode through the whole engine, on a GPU.", rounds=3)
     made.add_argument("--model", default="llama-3-8b")
     made.add_argument("--load-format", default="dummy")
-    made.add_argument("--prompt", type=int, default=512, help="tokens of a prompt")
-    made.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    made.add_argument("--prompt", type=at_least(1), default=512, help="tokens of a prompt")
+    made.add_argument("--batch", type=at_least(1), nargs="+", default=[1, 32])
     made.add_argument(
         "--settings",
         nargs="+",

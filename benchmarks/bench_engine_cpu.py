@@ -21,6 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from arguments import at_least
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -231,16 +232,18 @@ def with_speculation(options: argparse.Namespace, clock: Clock) -> tuple[str, An
 def main() -> int:
     """Measure, and tell."""
     made = parser("The engine on a CPU against transformers.", rounds=7)
-    made.add_argument("--threads", type=int, default=2)
+    made.add_argument("--threads", type=at_least(1), default=2)
     made.add_argument(
         "--cpu-time",
         action="store_true",
         help="of this process, in place of the time that passes: with one thread on a busy machine",
     )
     made.add_argument("--best", action="store_true", help="of each step the best of the rounds")
-    made.add_argument("--texts", type=int, default=8, help="that are speculated on; default 8")
-    made.add_argument("--tokens", type=int, default=128, help="of each answer; default 128")
-    made.add_argument("--prompt", type=int, default=2000, help="tokens of the long prompt")
+    made.add_argument(
+        "--texts", type=at_least(1), default=8, help="that are speculated on; default 8"
+    )
+    made.add_argument("--tokens", type=at_least(1), default=128, help="of each answer; default 128")
+    made.add_argument("--prompt", type=at_least(1), default=2000, help="tokens of the long prompt")
     options = made.parse_args()
     torch.set_num_threads(options.threads)
     clock = time.process_time if options.cpu_time else time.perf_counter

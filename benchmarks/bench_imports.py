@@ -21,6 +21,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from arguments import at_least
 from results_file import parser, publish, table
 
 from pytest_cudafork.imports.api import run
@@ -37,9 +38,9 @@ def arguments() -> argparse.Namespace:
     """Return the command line."""
     made = parser("Price of the import audit, against fresh interpreters.", rounds=1)
     made.add_argument("--package", default="torch")
-    made.add_argument("--modules", type=int, default=500, help="a sample of them; 0: all")
-    made.add_argument("--fresh", type=int, default=30, help="modules to import afresh")
-    made.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    made.add_argument("--modules", type=at_least(0), default=500, help="a sample of them; 0: all")
+    made.add_argument("--fresh", type=at_least(0), default=30, help="modules to import afresh")
+    made.add_argument("--jobs", type=at_least(1), default=len(os.sched_getaffinity(0)))
     made.add_argument("--confirm", action="store_true", help="with confirmations")
     return made.parse_args()
 

@@ -13,6 +13,7 @@ import sys
 
 import isolation_parts as parts
 import pytest
+from arguments import at_least
 from isolation_targets import TARGETS
 from results_file import parser, publish, table
 
@@ -33,9 +34,15 @@ def unfit() -> str:
 def arguments() -> argparse.Namespace:
     """Return the command line."""
     made = parser("Cost of isolated tests, against real peers.", rounds=5)
-    made.add_argument("--tests", type=int, default=200, help="tests in a session (default 200)")
-    made.add_argument("--sample", type=int, default=10, help="tests of slow peers (default 10)")
-    made.add_argument("--many", type=int, default=10_000, help="tests of `many` (default 10000)")
+    made.add_argument(
+        "--tests", type=at_least(1), default=200, help="tests in a session (default 200)"
+    )
+    made.add_argument(
+        "--sample", type=at_least(1), default=10, help="tests of slow peers (default 10)"
+    )
+    made.add_argument(
+        "--many", type=at_least(1), default=10_000, help="tests of `many` (default 10000)"
+    )
     made.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     options = made.parse_args()
     options.only = options.only.split(",")

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import isolation_project as project
+from arguments import at_least
 from isolation_sessions import FORKED, ISOLATE, PLAIN, ours, project_folder
 from results_file import parser, publish, table
 
@@ -57,10 +58,14 @@ class Cost(NamedTuple):
 def arguments() -> argparse.Namespace:
     """Return the command line."""
     made = parser("CPU time of isolated sessions.", rounds=3)
-    made.add_argument("--tests", type=int, default=1000, help="tests in a session (default 1000)")
+    made.add_argument(
+        "--tests", type=at_least(1), default=1000, help="tests in a session (default 1000)"
+    )
     made.add_argument("--torch", action="store_true", help="test files import torch")
     made.add_argument("--before", default="", help="a folder with another pytest_cudafork")
-    made.add_argument("--files", type=int, default=0, help="test files (default 10, with torch 4)")
+    made.add_argument(
+        "--files", type=at_least(0), default=0, help="test files (default 10, with torch 4)"
+    )
     made.add_argument("--scope", default="", help="also one process for each of these: module")
     made.add_argument("--tenths", action="store_true", help="compare the last tenth to the second")
     made.add_argument("--only", default="", help="sessions to run, with commas; all by default")

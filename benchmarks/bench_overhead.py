@@ -16,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from arguments import at_least
 from results_file import parser, publish, table
 
 BASE = "no option"
@@ -59,7 +60,9 @@ def seconds(folder: str, tests: int, args: list[str]) -> float:
 def main() -> None:
     """Measure, print, and keep the results if that is asked for."""
     made = parser("CPU time of a session with and without --cuda-fork-check.", rounds=21)
-    made.add_argument("--tests", type=int, default=1000, help="trivial tests (default 1000)")
+    made.add_argument(
+        "--tests", type=at_least(1), default=1000, help="trivial tests (default 1000)"
+    )
     options = made.parse_args()
     times: dict[str, list[float]] = {name: [] for name in SESSIONS}
     with tempfile.TemporaryDirectory() as folder:

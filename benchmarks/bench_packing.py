@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from arguments import above_zero, at_least
 from results_file import parser, publish, table
 
 if TYPE_CHECKING:
@@ -325,9 +326,11 @@ def compare(seed: int, gpus: int, options: argparse.Namespace) -> dict[str, floa
 def main() -> None:
     """Run the sessions, print, and keep the results if that is asked for."""
     made = parser("Time of packed tests against the best packing.", rounds=1)
-    made.add_argument("--workers", type=int, default=6, help="default 6")
-    made.add_argument("--longest", type=float, default=3.0, help="seconds of a test; default 3")
-    made.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="default 1 2")
+    made.add_argument("--workers", type=at_least(1), default=6, help="default 6")
+    made.add_argument(
+        "--longest", type=above_zero, default=3.0, help="seconds of a test; default 3"
+    )
+    made.add_argument("--gpus", type=at_least(1), nargs="+", default=[1, 2], help="default 1 2")
     made.add_argument("--real", action="store_true", help="real GPUs, whose memory is held")
     options = made.parse_args()
     rows, data = [], dict[str, object]()

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from arguments import above_zero
 from results_file import parser, publish, table
 
 SERVER = """\
@@ -126,8 +127,8 @@ def load(port: int, rate: float, seconds: float) -> dict[str, float]:
 def main() -> None:
     """Measure, print, keep the results if that is asked for; fail where something is lost."""
     arguments = parser("A watched server under requests.", rounds=1)
-    arguments.add_argument("--rate", type=float, default=100, help="Requests a second.")
-    arguments.add_argument("--seconds", type=float, default=60, help="For how long.")
+    arguments.add_argument("--rate", type=above_zero, default=100, help="Requests a second.")
+    arguments.add_argument("--seconds", type=above_zero, default=60, help="For how long.")
     options = arguments.parse_args()
     before, rows, data = os.getloadavg()[0], [], []
     with tempfile.TemporaryDirectory() as folder:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import at_least
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -123,9 +124,9 @@ def main() -> None:
     made = parser("Tokens per step of each speculator, and its speed next to none.", rounds=3)
     made.add_argument("--device", default="auto", help="auto, cpu, cuda; default auto")
     made.add_argument("--dtype", default="auto", help="auto, float32, bfloat16; default auto")
-    made.add_argument("--prompts", type=int, default=128, help="default 128")
-    made.add_argument("--prompt-bytes", type=int, default=128, help="default 128")
-    made.add_argument("--tokens", type=int, default=256, help="of each text; default 256")
+    made.add_argument("--prompts", type=at_least(1), default=128, help="default 128")
+    made.add_argument("--prompt-bytes", type=at_least(1), default=128, help="default 128")
+    made.add_argument("--tokens", type=at_least(1), default=256, help="of each text; default 256")
     made.add_argument("--seed", type=int, default=1, help="of prompts and sampling; default 1")
     made.add_argument(
         "--modes", nargs="+", default=["NONE"], help="CUDA graph modes of the speeds; default NONE"

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from arguments import at_least
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -111,7 +112,9 @@ def main() -> int:
     options.add_argument(
         "--nccl", action="store_true", help="all sums by NCCL (disable_custom_all_reduce=True)"
     )
-    options.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="default 1 2 4")
+    options.add_argument(
+        "--ranks", type=at_least(1), nargs="+", default=[1, 2, 4], help="default 1 2 4"
+    )
     given = options.parse_args()
     have = gpu_count()
     results = [measure(ranks, given) for ranks in given.ranks if ranks <= have]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from arguments import at_least
 from results_file import parser, publish, table
 
 from pytest_cudafork.observe.driver import phantom
@@ -43,7 +44,9 @@ def seconds(call: Callable[[], object], times: int) -> float:
 def main() -> None:
     """Measure, print, and keep the results if that is asked for."""
     made = parser("CPU time of calls of torch's C functions, watched and not.", rounds=31)
-    made.add_argument("--calls", type=int, default=5000, help="calls a round (default 5000)")
+    made.add_argument(
+        "--calls", type=at_least(1), default=5000, help="calls a round (default 5000)"
+    )
     options = made.parse_args()
     plain: dict[str, list[float]] = {name: [] for name in CALLS}
     watched: dict[str, list[float]] = {name: [] for name in CALLS}

@@ -30,6 +30,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from arguments import at_least
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import catch_forks
@@ -78,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         "--parts", nargs="+", choices=("forks", "graphs"), default=["forks", "graphs"]
     )
     parser.add_argument(
-        "--jobs", type=int, default=1, help="how many fork specimens run at once; 1"
+        "--jobs", type=at_least(1), default=1, help="how many fork specimens run at once; 1"
     )
     parser.add_argument("--save", action="store_true", help="also write a file in results/")
     return parser

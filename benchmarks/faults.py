@@ -18,6 +18,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from arguments import at_least
 from fault_cases import KINDS, Fault
 from fault_cases import faults as all_faults
 from fault_sessions import LIMIT, METHODS, PROMISES, measure, mounts_are_allowed
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--topic", default="faults", help="name of the file in results/")
     parser.add_argument("--only", default="", help="only faults whose name holds this word")
-    parser.add_argument("--jobs", type=int, default=2, help="sessions at a time; default 2")
+    parser.add_argument("--jobs", type=at_least(1), default=2, help="sessions at a time; default 2")
     parser.add_argument("--save", action="store_true", help="also write a file in results/")
     return parser
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from arguments import at_least
 from results_file import parser, publish, table
 
 _NOT_INITIALIZED = 3
@@ -208,7 +209,9 @@ def _run(name: str, children: int) -> list[dict[str, list[float]]]:
 def main() -> None:
     """Measure, print, keep the results if that is asked for."""
     made = parser("The first CUDA tensor of a child, in parts.", rounds=3)
-    made.add_argument("--children", type=int, default=5, help="of a template a round (default 5)")
+    made.add_argument(
+        "--children", type=at_least(1), default=5, help="of a template a round (default 5)"
+    )
     made.add_argument("--inside", help="be this template (the benchmark starts itself so)")
     options = made.parse_args()
     if options.inside == FRESH:

@@ -32,6 +32,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from arguments import above_zero, at_least
 from results_file import parser, publish, table
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -322,12 +323,14 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     made = parser("Engines on one store while they are killed at random.", rounds=1)
-    made.add_argument("--seconds", type=float, default=180.0, help="default 180")
-    made.add_argument("--engines", type=int, default=8, help="default 8")
+    made.add_argument("--seconds", type=above_zero, default=180.0, help="default 180")
+    made.add_argument("--engines", type=at_least(1), default=8, help="default 8")
     made.add_argument("--store", choices=("memory", "redis"), default="memory")
-    made.add_argument("--every", type=float, default=1.0, help="seconds between kills, on average")
-    made.add_argument("--limit", type=float, default=10.0, help="seconds that one may wait")
-    made.add_argument("--silent", type=float, default=600.0, help="that one may say nothing")
+    made.add_argument(
+        "--every", type=above_zero, default=1.0, help="seconds between kills, on average"
+    )
+    made.add_argument("--limit", type=above_zero, default=10.0, help="seconds that one may wait")
+    made.add_argument("--silent", type=above_zero, default=600.0, help="that one may say nothing")
     made.add_argument("--seed", type=int, default=1)
     return made.parse_args()
 

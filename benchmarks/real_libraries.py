@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from arguments import above_zero
 from release_environments import CannotInstallError, Release, environment
 from release_processes import started, written
 from release_rows import GPU, tables
@@ -110,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", help="only releases whose name holds this word")
     parser.add_argument("--folder", type=Path, help="where environments are kept")
     parser.add_argument(
-        "--limit", type=float, default=7200.0, help="seconds after which no library is begun"
+        "--limit", type=above_zero, default=7200.0, help="seconds after which no library is begun"
     )
     parser.add_argument("--save", action="store_true", help="also write a file in results/")
     return parser

@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from arguments import at_least
+
 RESULTS = Path(__file__).resolve().parent / "results"
 _PACKAGES = ("pytest-cudafork", "pytest", "pytest-xdist", "pluggy", "torch")
 
@@ -20,7 +22,7 @@ _PACKAGES = ("pytest-cudafork", "pytest", "pytest-xdist", "pluggy", "torch")
 def parser(description: str, rounds: int) -> argparse.ArgumentParser:
     """Return a parser with the options that all benchmarks take."""
     made = argparse.ArgumentParser(description=description)
-    made.add_argument("--rounds", type=int, default=rounds, help=f"default {rounds}")
+    made.add_argument("--rounds", type=at_least(1), default=rounds, help=f"default {rounds}")
     made.add_argument("--save", action="store_true", help=f"also write a file in {RESULTS.name}/")
     return made
 

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from arguments import at_least
 from results_file import publish, table
 
 SAMPLES = 100
@@ -238,9 +239,11 @@ def report(loops: Sequence[Loop]) -> tuple[str, dict[str, Any]]:
 def main() -> int:
     """Run the loops; the exit status is 1 if something piles up."""
     made = argparse.ArgumentParser(description="Does anything pile up?")
-    made.add_argument("--tests", type=int, default=100_000, help="isolated tests of a session")
-    made.add_argument("--audits", type=int, default=50)
-    made.add_argument("--captures", type=int, default=10_000)
+    made.add_argument(
+        "--tests", type=at_least(0), default=100_000, help="isolated tests of a session"
+    )
+    made.add_argument("--audits", type=at_least(0), default=50)
+    made.add_argument("--captures", type=at_least(0), default=10_000)
     made.add_argument("--save", action="store_true", help="also write a file in results/")
     made.add_argument("--loop", nargs=2, help=argparse.SUPPRESS)
     options = made.parse_args()

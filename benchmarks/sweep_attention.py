@@ -23,6 +23,7 @@ import time
 from typing import Any
 
 import torch
+from arguments import above_zero
 from attention_candidates import (
     PARTS,
     Config,
@@ -159,7 +160,7 @@ def _short(config: dict[str, Any]) -> str:
 def main() -> None:
     """Compile, try, and print the best of each part."""
     made = argparse.ArgumentParser(description="Search fast attention configurations on this GPU.")
-    made.add_argument("--seconds", type=float, default=150, help="for all of it (default 150)")
+    made.add_argument("--seconds", type=above_zero, default=150, help="for all of it (default 150)")
     made.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     made.add_argument("--child", help=argparse.SUPPRESS)
     made.add_argument("--save", action="store_true", help="also write a file in results/")

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from arguments import above_zero, at_least
 from attention_cases import Timer, copy_bandwidth, relative_error
 from compile_ahead import start_compiling
 from model_step import Table, graph_of, step_of, through_backend, tuned, untouched, weight_bytes
@@ -279,8 +280,10 @@ def whole_steps(ways: list[Way], bandwidth: float) -> None:
 def main() -> None:
     """Compile, sweep, print."""
     options = argparse.ArgumentParser(description="Search for fast kernels of the model.")
-    options.add_argument("--seconds", type=float, default=60)
-    options.add_argument("--ranks", type=int, default=1, help="that share the weights; default 1")
+    options.add_argument("--seconds", type=above_zero, default=60)
+    options.add_argument(
+        "--ranks", type=at_least(1), default=1, help="that share the weights; default 1"
+    )
     options.add_argument("--shapes", default=",".join(SHAPES))
     options.add_argument(
         "--ahead", default="", help="columns that are fetched early, such as 0,2048"

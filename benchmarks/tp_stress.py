@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from arguments import at_least
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -192,7 +193,7 @@ def shown(cycles: list[Cycle]) -> str:
 def main() -> int:
     """Read the options, and work in a temporary folder that nobody else uses."""
     options = parser("Engines of several ranks, one of which is killed.", rounds=100)
-    options.add_argument("--ranks", type=int, default=2, help="default 2")
+    options.add_argument("--ranks", type=at_least(1), default=2, help="default 2")
     options.add_argument("--device", default="cpu", help="default cpu")
     options.add_argument("--seed", type=int, default=0, help="default 0")
     given = options.parse_args()

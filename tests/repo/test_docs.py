@@ -17,10 +17,10 @@ from pytest_cudafork.settings import Level, import_options
 from pytest_cudafork.settings.devices import DeviceKind
 from pytest_cudafork.settings.markers import MARKERS
 from pytest_cudafork.settings.options import OPTIONS, PARSERS
+from tests.repo.doc_shell import PAGES
 from tests.repo.sources import DOCS, PROJECT
 
 REFERENCE = DOCS / "reference"
-PAGES = sorted([PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 FIXTURES = set(pytest_cudafork.plugin.__all__)
 
 

@@ -18,8 +18,9 @@ import pytest_cudafork
 from pytest_cudafork.__main__ import main as commands
 from pytest_cudafork.settings import import_options
 from pytest_cudafork.settings.options import PARSERS
+from tests.repo.doc_shell import PAGES, blocks_of
 from tests.repo.sources import DOCS, PROJECT
-from tests.repo.test_docs import PAGES, page_id, section
+from tests.repo.test_docs import page_id, section
 
 READERS = {
     option.flag: (option, parse)
@@ -30,15 +31,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_BLOCK = re.compile(r"^```(?:\w*)\n(.*?)^```", re.S | re.M)
 _OURS = ("run", "explain", "imports", "merge", "html", "doctor", "attach", "fileworker")
 
 
 def shown(page: Path) -> Iterator[list[str]]:
     """Return the commands in the blocks of a page, as a shell would split them."""
-    for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
-        for line in block.replace("\\\n", " ").splitlines():
-            text = re.sub(r"^(\$ |exec |[^'\"]+ \| )?(\S*venv/bin/)?", "", line.strip())
+    for block in blocks_of(page):
+        for line in block.text.replace("\\\n", " ").splitlines():
+            text = re.sub(r"^(\$ |exec |- run: |[^'\"]+ \| )?(\S*venv/bin/)?", "", line.strip())
             text = re.sub(r"\$\{\{.*?\}\}", "phantom", text)  # a variable of a workflow
             if re.match(r"pytest -|pytest \S+/|python -m pytest", text):
                 yield shlex.split(text.removeprefix("python -m "), comments=True)
@@ -118,8 +118,8 @@ def test_the_commands_of_a_page_are_taken(page: Path) -> None:
 
 def programs_shown(page: Path) -> list[str]:
     """Return what a page hands to ``python -c`` in a block of its own."""
-    blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
-    programs = [re.fullmatch(r"python -c '([^']+)'\n", block) for block in blocks]
+    texts = [block.text for block in blocks_of(page)]
+    programs = [re.fullmatch(r"python -c '([^']+)'\n", text) for text in texts]
     return [found[1].replace("\\\n", "\n") for found in programs if found]
 
 

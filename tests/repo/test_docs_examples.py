@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.repo.doc_shell import PAGES
 from tests.repo.sources import DOCS, PROJECT
-from tests.repo.test_docs import PAGES, page_id
+from tests.repo.test_docs import page_id
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ needs_torch = pytest.mark.skipif(
 )
 
 _FILE = re.compile(r"<!-- file: (\S+) -->\n```python\n(.*?)```", re.S)
-_OUTPUT = re.compile(r"<!-- output of: ([^\n]+) -->\n```\n(.*?)```", re.S)
+_OUTPUT = re.compile(r"<!-- output of: (examples/[^\n]+) -->\n```\n(.*?)```", re.S)
 
 
 ENGINE = re.compile(r"<!-- engine -->\n```python\n(.*?)```", re.S)

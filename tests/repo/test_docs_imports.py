@@ -13,6 +13,7 @@ import pytest
 
 from pytest_cudafork import audit
 from pytest_cudafork.settings.options import OPTIONS
+from tests.repo.doc_runner import run
 from tests.repo.sources import DOCS
 from tests.repo.test_docs_examples import EXAMPLES, needs_torch
 from tests.support.git_repository import GitRepository
@@ -100,18 +101,10 @@ def _commands() -> list[str]:
 
 
 def status_of(command: str, folder: Path) -> tuple[int, str]:
-    program, *args = command.split()
-    start = ["-m", "pytest", "-p", "pytest_cudafork.plugin"] if program == "pytest" else []
+    """Run a command of a page, and return its exit status and what it says."""
+    loaded = command.replace("pytest ", "pytest -p pytest_cudafork.plugin ", 1)
     env = {**os.environ, "PYTHONPATH": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, *start, *args],
-        cwd=folder,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = run(loaded if command.startswith("pytest ") else command, folder, env)
     return done.returncode, f"{command}\n{done.stdout}"
 
 

@@ -7,6 +7,14 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+PLAIN_GIT = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "A Tester"),
+    **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "tester@example.org"),
+}
+"""Variables with which git knows nothing of the settings of whoever runs the tests."""
+
 
 class GitRepository:
     """A repository in a folder, which is made if it is not there."""
@@ -16,10 +24,7 @@ class GitRepository:
         folder.mkdir(exist_ok=True)
         self._env = {
             **{name: text for name, text in os.environ.items() if not name.startswith("GIT_")},
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_CONFIG_SYSTEM": os.devnull,
-            **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "A Tester"),
-            **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "tester@example.org"),
+            **PLAIN_GIT,
         }
         self.git("init", "--quiet")
 

@@ -173,11 +173,8 @@ def statement_of(
     ``name`` of the class or function, it is one that runs there. Where several of these may do more
     than name a value (``a = f(); b = g()``), nobody knows which it is.
     """
-    there = [node for node, _ in _statements_there(filename, lineno, scope, name)]
-    busy = [node for node in there if _is_busy(node, lineno)]
-    if len(busy) > 1 or not there:
-        return Statement.OTHER, ""
-    return _classify((busy or there)[-1], lineno)
+    node, _ = _statement_there(filename, lineno, scope, name)
+    return (Statement.OTHER, "") if node is None else _classify(node, lineno)
 
 
 def statement_text(
@@ -187,12 +184,12 @@ def statement_text(
 
     The arguments are those of ``statement_of``. The scope of a module body is "<module>". Of a
     compound statement the text is the head, or the decorator with the line. Neither says where in
-    the file it stands. Where the source cannot be read, the text is "".
+    the file it stands. Where nobody knows which statement it is, the text is that of the line;
+    where the source cannot be read, "".
     """
-    there = _statements_there(filename, lineno, scope, name)
-    if not there:
-        return name or "<module>", source_line(filename, lineno)
-    node, owner = there[-1]
+    node, owner = _statement_there(filename, lineno, scope, name)
+    if node is None:
+        return owner[1] or "<module>", " ".join(source_line(filename, lineno).split())
     decorators = getattr(node, "decorator_list", [])
     part: ast.AST = next((each for each in decorators if _covers(each, lineno)), node)
     lines = _lines(filename, _stamp(filename))
@@ -203,6 +200,18 @@ def statement_text(
         first = _extent(body[0])[0] - 1
         text = "".join(lines[start : max(first, start + 1)])
     return owner[1] or "<module>", plain(" ".join(text.split()))
+
+
+def _statement_there(
+    filename: str, lineno: int, scope: Scope | None, name: str
+) -> tuple[ast.stmt | None, _Owner]:
+    """Return the statement that runs at a line, None if nobody knows which, and what runs it."""
+    there = _statements_there(filename, lineno, scope, name)
+    if not there:
+        return None, (Scope.MODULE, name)
+    busy = [each for each in there if _is_busy(each[0], lineno)]
+    node, owner = (busy or there)[-1]
+    return (node if len(busy) <= 1 else None), owner
 
 
 def _statements_there(

@@ -18,6 +18,7 @@ from pytest_cudafork.observe.story.scopes import (
     scope_of,
     source_line,
     statement_of,
+    statement_text,
     tree_of,
 )
 
@@ -126,6 +127,24 @@ def test_of_statements_on_one_line_the_one_that_runs_there_is_told(
     path = tmp_path / "short.py"
     path.write_text(ONE_LINERS)
     assert statement_of(str(path), lineno, scope, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "statement", "text"),
+    [
+        ("a = probe(); b = (\n    1\n)\n", (Statement.ASSIGNMENT, "a"), "a = probe(); b = ("),
+        ("a = (\n    1); b = 2\n", (Statement.ASSIGNMENT, "a"), "a = ( 1); b = 2"),
+        ("a = probe();  b = probe(\n    1\n)\n", (Statement.OTHER, ""), "a = probe(); b = probe("),
+        ("if probe(): a = (\n    1\n)\n", (Statement.OTHER, ""), "if probe(): a = ("),
+    ],
+)
+def test_the_text_of_a_statement_is_that_of_the_one_that_is_told(
+    tmp_path: Path, source: str, statement: tuple[Statement, str], text: str
+) -> None:
+    path = tmp_path / "shared.py"
+    path.write_text(source)
+    assert statement_of(str(path), 1, Scope.MODULE) == statement
+    assert statement_text(str(path), 1, Scope.MODULE) == ("<module>", text)
 
 
 def test_the_statements_around_a_line_end_at_its_function(tmp_path: Path) -> None:
