@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from catch_words import Verdict
@@ -17,6 +21,7 @@ from tests.specimens.plain_graphs.catalog import CATALOG as PROGRAMS
 from tests.specimens.plain_graphs.catalog import PlainGraph
 from tests.specimens.plain_graphs.run import Told, lay_out, look_at_captures, run_session
 
+_T = TypeVar("_T")
 METHODS = ("capture", "look", "checks")
 _TESTS = Path(__file__).resolve().parents[1] / "tests"
 _FILES = {
@@ -25,13 +30,14 @@ _FILES = {
 }
 
 
-def measure(backend: str, only: str, folder: Path) -> dict[str, dict[str, Verdict]]:
+def measure(backend: str, only: str, folder: Path, jobs: int) -> dict[str, dict[str, Verdict]]:
     """Return what each method says of each specimen whose name holds a word.
 
     Args:
         backend: ``software`` or ``cuda``.
         only: The word.
         folder: An empty folder.
+        jobs: How many sessions run at once.
 
     """
     programs = [
@@ -41,8 +47,20 @@ def measure(backend: str, only: str, folder: Path) -> dict[str, dict[str, Verdic
     found: dict[str, dict[str, Verdict]] = {name: {} for name in names}
     if not names:
         return found
-    alone = {form: _failing(form, backend, names, folder / f"alone_{form}") for form in _FORMS}
-    looked = {form: _looked_at(form, backend, names, folder / f"look_{form}") for form in _FORMS}
+    groups = {form: _groups(form, backend, names) for form in _FORMS}
+    with ThreadPoolExecutor(jobs) as pool:  # what runs is sessions of their own
+        alone = {
+            form: _each(
+                pool, partial(_failing, form, backend), groups[form], folder / "alone" / form
+            )
+            for form in _FORMS
+        }
+        looked = {
+            form: _each(
+                pool, partial(look_at_captures, form, backend), groups[form], folder / "look" / form
+            )
+            for form in _FORMS
+        }
     checked = _checked(backend, only)
     for each in programs:
         failed = alone["buggy"][each.name]
@@ -76,22 +94,22 @@ def _groups(form: str, backend: str, names: list[str]) -> list[list[str]]:
     return [[name] for name in names] if (form, backend) == ("buggy", "cuda") else [names]
 
 
+def _each(
+    pool: Executor,
+    ask: Callable[[list[str], Path], dict[str, _T]],
+    groups: list[list[str]],
+    folder: Path,
+) -> dict[str, _T]:
+    """Ask for each group, with a folder of its own, and return all answers by name."""
+    places = [folder / str(number) for number in range(len(groups))]
+    return {name: one for found in pool.map(ask, groups, places) for name, one in found.items()}
+
+
 def _failing(form: str, backend: str, names: list[str], folder: Path) -> dict[str, str]:
     """Return with what each program's own test fails when nobody looks at its captures."""
-    failed: dict[str, str] = {}
-    for number, group in enumerate(_groups(form, backend, names)):
-        place = folder / str(number)
-        lay_out(form, place)
-        told, _ = run_session(place, backend, *(f"test_{name}.py" for name in group))
-        failed |= {name: told[f"test_{name}"] for name in group}
-    return failed
-
-
-def _looked_at(form: str, backend: str, names: list[str], folder: Path) -> dict[str, Told]:
-    found: dict[str, Told] = {}
-    for number, group in enumerate(_groups(form, backend, names)):
-        found |= look_at_captures(form, backend, group, folder / str(number))
-    return found
+    lay_out(form, folder)
+    told, _ = run_session(folder, backend, *(f"test_{name}.py" for name in names))
+    return {name: told[f"test_{name}"] for name in names}
 
 
 class _Outcomes:
@@ -117,6 +135,8 @@ def _checked(backend: str, only: str) -> dict[str, Verdict]:
     """Run the tests of the specimens, whose buggy form must be told by its checks and its line."""
     outcomes = _Outcomes()
     options = ["-q", "-p", "no:cacheprovider", "-m", "", str(_FILES[backend])]
+    # This process has imported some of the tests' modules, whose asserts are then as Python's.
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main(options, plugins=[outcomes])
     found = {}

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "graphs" in options.parts:
             print("graphs ...", file=sys.stderr, flush=True)
             backend = "cuda" if options.gpu else "software"
-            graphs = catch_graphs.measure(backend, options.only, folder / "graphs")
+            graphs = catch_graphs.measure(backend, options.only, folder / "graphs", options.jobs)
     text, data = report(forks, methods, graphs)
     publish(TOPIC, "What is caught, and by whom", text, data, save=options.save)
     return 0
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         "--parts", nargs="+", choices=("forks", "graphs"), default=["forks", "graphs"]
     )
     parser.add_argument(
-        "--jobs", type=at_least(1), default=1, help="how many fork specimens run at once; 1"
+        "--jobs", type=at_least(1), default=1, help="how many specimens run at once; 1"
     )
     parser.add_argument("--save", action="store_true", help="also write a file in results/")
     return parser
