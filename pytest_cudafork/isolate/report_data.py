@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_internals, pytest_reports
 from pytest_cudafork.compat.plugins import benchmark
 
 SHOWN = "_cudafork_shown"
@@ -23,6 +23,13 @@ SUBTESTS = "_cudafork_subtests"
 SUITE = "_cudafork_suite"
 CASE = "_cudafork_case"
 MEASURED = "_cudafork_measured"
+
+
+_TYPE = "$report_type"
+_WORDS: Mapping[Any, Any] = {
+    word: word for word in ("setup", "call", "teardown", "passed", "failed", "skipped")
+}
+"""The words that reports consist of, to be shared by all of them."""
 
 
 class Shown(pytest_internals.TerminalRepr):
@@ -47,7 +54,7 @@ def load(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
     """
     config = item.config
     beside = {key: data.pop(key) for key in (SHOWN, SUBTESTS, SUITE, CASE, MEASURED) if key in data}
-    kwargs = pytest_internals.subtest_arguments(data)
+    kwargs = pytest_reports.subtest_arguments(data)
     report = config.hook.pytest_report_from_serializable(config=config, data=data)
     if not isinstance(report, pytest.TestReport):
         raise TypeError(f"no report of a test: {type(report).__name__}")
@@ -64,7 +71,10 @@ def load(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
 
 def _share(item: pytest.Item, report: pytest.TestReport) -> None:
     """Let a report have its item's own strings, as one made here has; sessions keep all reports."""
-    report.nodeid = item.nodeid  # it may differ outside the root directory
+    pytest_reports.use_id_of(item, report)  # it may differ outside the root directory
+    report.outcome = _WORDS.get(report.outcome, report.outcome)
+    report.when = _WORDS.get(report.when, report.when)
+    vars(report).pop(_TYPE, None)  # pytest leaves it there
     if tuple(report.location) == item.location:
         report.location = item.location
     known = {name: name for name in item.keywords}
@@ -73,12 +83,12 @@ def _share(item: pytest.Item, report: pytest.TestReport) -> None:
 
 def _enter(item: pytest.Item, report: pytest.TestReport, beside: Mapping[str, Any]) -> None:
     """Put what stands beside a report where this session keeps it."""
-    counts = pytest_internals.subtest_counts(item.config)
+    counts = pytest_reports.subtest_counts(item.config)
     if counts is not None and SUBTESTS in beside:
         counts[getattr(report, "id", report.nodeid)] = int(beside[SUBTESTS])
     for each in beside.get(MEASURED, ()):
         benchmark.enter(item, each)
-    xml = pytest_internals.junit_xml(item.config)
+    xml = pytest_reports.junit_xml(item.config)
     if xml is None:
         return
     for name, value in beside.get(SUITE, ()):

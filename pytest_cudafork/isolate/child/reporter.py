@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pluggy_internals, pytest_internals
+from pytest_cudafork.compat import pluggy_internals, pytest_internals, pytest_reports
 from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
@@ -135,7 +135,7 @@ class ReportPacker:
 
     def begin(self) -> None:
         """Begin in the child, after a fork if there is one: what is there is told already."""
-        self._xml = pytest_internals.junit_xml(self._config)
+        self._xml = pytest_reports.junit_xml(self._config)
         self._told = 0 if self._xml is None else len(self._xml.global_properties)
         self._measured = len(benchmark.measured(self._config))
 
@@ -184,5 +184,5 @@ def _rendered(longrepr: Any) -> list[str] | None:
 
 
 def _failed_subtests(config: pytest.Config, report: pytest.TestReport) -> int:
-    counts = pytest_internals.subtest_counts(config)
+    counts = pytest_reports.subtest_counts(config)
     return int(counts.get(getattr(report, "id", report.nodeid), 0)) if counts else 0

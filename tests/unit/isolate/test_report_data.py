@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.report_data import Shown, load
+from pytest_cudafork.process.protocol import frames
 
 
 def _written(longrepr: Any, *, colors: bool) -> str:
@@ -78,6 +79,17 @@ def test_a_report_from_another_directory_is_the_items_own(item: pytest.Item) -> 
     assert back.location is item.location
 
 
+def test_reports_share_their_words_and_their_id(item: pytest.Item) -> None:
+    """A session keeps all reports: what each had for itself would pile up."""
+    data = _pack(item, _report(item))
+    read = [load(item, frames.loads(frames.dumps(data))) for _ in range(2)]
+    for name in ("outcome", "when", "nodeid", "location"):
+        first, second = (getattr(report, name) for report in read)
+        assert first is second, name
+    assert all(getattr(report, "id", None) is getattr(item, "id", None) for report in read)
+    assert vars(read[0]).keys() == vars(_report(item)).keys()  # and nothing is left of the way
+
+
 class _Colored:
     """A representation other than a traceback."""
 
@@ -131,7 +143,7 @@ def test_properties_of_the_suite_and_attributes_of_the_case_reach_the_other_juni
     item: pytest.Item, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, parent = _Xml(), _Xml()
-    monkeypatch.setattr(pytest_internals, "junit_xml", lambda config: child)
+    monkeypatch.setattr(pytest_reports, "junit_xml", lambda config: child)
     child.add_global_property("before the fork", 0)
     packer = ReportPacker(item.config)
     packer.begin()
@@ -139,7 +151,7 @@ def test_properties_of_the_suite_and_attributes_of_the_case_reach_the_other_juni
     child.node_reporter(item.nodeid).attrs["assertions"] = "7"
     child.node_reporter("another.py::test").attrs["assertions"] = "8"
     first, second = packer.pack(_report(item)), packer.pack(_report(item))
-    monkeypatch.setattr(pytest_internals, "junit_xml", lambda config: parent)
+    monkeypatch.setattr(pytest_reports, "junit_xml", lambda config: parent)
     load(item, first)
     load(item, second)
     assert parent.global_properties == [("suite", 1)]  # once
@@ -154,7 +166,7 @@ def test_the_count_of_failed_subtests_is_that_of_the_other_session(
     report = _report(item)
     key = getattr(report, "id", report.nodeid)
     counts: dict[Any, int] = {key: 3}
-    monkeypatch.setattr(pytest_internals, "subtest_counts", lambda config: counts)
+    monkeypatch.setattr(pytest_reports, "subtest_counts", lambda config: counts)
     data = _pack(item, report)
     counts.clear()
     back = load(item, data)
