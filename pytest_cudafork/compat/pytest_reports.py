@@ -14,6 +14,11 @@ from typing import Any
 import pytest
 
 
+def id_of(item: pytest.Item) -> Any:
+    """Return what a report of a test is made with: ``_id``, or the text before pytest 9.2."""
+    return getattr(item, "_id", None) or item.nodeid
+
+
 def use_id_of(item: pytest.Item, report: pytest.TestReport) -> None:
     """Let a report have the very id of a test, as one that is made here has.
 
@@ -25,6 +30,16 @@ def use_id_of(item: pytest.Item, report: pytest.TestReport) -> None:
         vars(report)["_id"] = own
     else:
         report.nodeid = item.nodeid
+
+
+def only_pytest_serializes(config: pytest.Config) -> bool:
+    """Whether no plugin but pytest's own (``_pytest.*``) has a part in how reports travel."""
+    hooks = (config.hook.pytest_report_to_serializable, config.hook.pytest_report_from_serializable)
+    return all(
+        str(getattr(one.plugin, "__name__", "")).startswith("_pytest.")
+        for hook in hooks
+        for one in hook.get_hookimpls()
+    )
 
 
 def junit_xml(config: pytest.Config) -> Any:

@@ -43,6 +43,27 @@ def test_a_report_without_an_id_of_its_own_gets_the_text(request: pytest.Fixture
     assert vars(report) == {"nodeid": item.nodeid}
 
 
+def test_only_pytest_itself_serializes_reports(pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfig("-p", "no:xdist")
+    assert pytest_reports.only_pytest_serializes(config)
+
+    class Plugin:
+        """One that reads reports in its own way."""
+
+        def pytest_report_from_serializable(self, data: Any) -> None:
+            """Leave it to pytest."""
+
+    config.pluginmanager.register(Plugin())
+    assert not pytest_reports.only_pytest_serializes(config)
+
+
+def test_the_id_of_a_test_makes_a_report_of_it(request: pytest.FixtureRequest) -> None:
+    made = pytest_reports.id_of(request.node)
+    assert pytest.TestReport(made, ("", 0, ""), {}, "passed", None, "call").nodeid == (
+        request.node.nodeid
+    )
+
+
 def test_the_junit_file_is_found_and_forgotten(pytester: pytest.Pytester) -> None:
     config = pytester.parseconfigure("--junit-xml=out.xml")
     xml = pytest_reports.junit_xml(config)

@@ -11,7 +11,7 @@ from _pytest._io import TerminalWriter
 
 from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.isolate.child.reporter import ReportPacker
-from pytest_cudafork.isolate.report_data import Shown, load
+from pytest_cudafork.isolate.report_data import SAME, Shown, likeness, load
 from pytest_cudafork.process.protocol import frames
 
 
@@ -88,6 +88,92 @@ def test_reports_share_their_words_and_their_id(item: pytest.Item) -> None:
         assert first is second, name
     assert all(getattr(report, "id", None) is getattr(item, "id", None) for report in read)
     assert vars(read[0]).keys() == vars(_report(item)).keys()  # and nothing is left of the way
+
+
+def _packed(item: pytest.Item, *reports: pytest.TestReport) -> list[dict[str, Any]]:
+    """Pack the reports of one test, one after the other."""
+    packer = ReportPacker(item.config)
+    packer.begin()
+    packer.begin_test()
+    return [packer.pack(report) for report in reports]
+
+
+def _passed(item: pytest.Item, when: str, **changes: Any) -> pytest.TestReport:
+    given = {"sections": [], "user_properties": [], "start": 1.0, "stop": 1.5}
+    return _report(item, when=when, **{**given, **changes})
+
+
+def test_a_passed_phase_travels_without_what_the_one_before_has_said(item: pytest.Item) -> None:
+    setup, call = _passed(item, "setup"), _passed(item, "call", duration=0.25, stop=1.25)
+    first, second = _packed(item, setup, call)
+    assert second == {
+        "when": "call",
+        "outcome": "passed",
+        "duration": 0.25,
+        "start": 1.0,
+        "stop": 1.25,
+        SAME: True,
+    }
+    before = likeness(load(item, first))
+    back = load(item, frames.loads(frames.dumps(second)), before)
+    assert vars(back) == vars(call)
+    assert back.keywords is not before.keywords  # a plugin may write into one of them
+
+
+NOTEWORTHY: dict[str, dict[str, Any]] = {
+    "a failure": {"longrepr": "it failed", "outcome": "failed"},
+    "a skip": {"longrepr": ("a.py", 1, "Skipped: so"), "outcome": "skipped"},
+    "output": {"sections": [("Captured stdout call", "text")]},
+    "properties": {"user_properties": [("key", 1)]},
+    "a keyword": {"keywords": {"late": 1}},
+    "a place": {"location": ("elsewhere.py", 3, "it")},
+    "something of a plugin's": {"wasxfail": "reason"},
+    "a time of another kind": {"duration": 1},
+}
+
+
+@pytest.mark.parametrize("changes", NOTEWORTHY.values(), ids=NOTEWORTHY)
+def test_a_report_that_says_more_travels_whole_and_so_does_the_next(
+    changes: dict[str, Any], item: pytest.Item
+) -> None:
+    reports = [_passed(item, "setup"), _passed(item, "call", **changes), _passed(item, "teardown")]
+    packed = _packed(item, *reports)
+    assert not any(SAME in data for data in packed)
+    back = load(item, packed[1], likeness(reports[0]))
+    assert back.longrepr == reports[1].longrepr
+    assert back.keywords == reports[1].keywords
+
+
+def test_the_first_report_of_a_test_is_whole(item: pytest.Item) -> None:
+    packer = ReportPacker(item.config)
+    packer.begin()
+    for _ in range(2):
+        packer.begin_test()
+        assert SAME not in packer.pack(_passed(item, "setup"))
+        assert SAME in packer.pack(_passed(item, "call"))
+
+
+def test_reports_are_whole_where_a_plugin_serializes_them(pytester: pytest.Pytester) -> None:
+    class Plugin:
+        """One that has a part in how reports travel."""
+
+        def pytest_report_to_serializable(self, report: Any) -> None:
+            """Leave it to pytest."""
+
+    item = pytester.getitem("def test_it(): pass", "test_it")
+    item.config.pluginmanager.register(Plugin())
+    packed = _packed(item, _passed(item, "setup"), _passed(item, "call"))
+    assert not any(SAME in data for data in packed)
+
+
+def test_a_report_that_is_like_none_or_lacks_a_time_is_refused(item: pytest.Item) -> None:
+    report = _passed(item, "setup")
+    _, data = _packed(item, report, report)
+    with pytest.raises(LookupError, match="no report before"):
+        load(item, dict(data))
+    del data["start"]
+    with pytest.raises(LookupError):
+        load(item, data, likeness(report))
 
 
 class _Colored:
