@@ -29,8 +29,6 @@ MEASURED = "_cudafork_measured"
 SAME = "_cudafork_same"
 """The key of a report that is like the one before but for what it holds."""
 TIMES = ("duration", "start", "stop")
-
-
 _TYPE = "$report_type"
 _WORDS: Mapping[Any, Any] = {
     word: word for word in ("setup", "call", "teardown", "passed", "failed", "skipped")

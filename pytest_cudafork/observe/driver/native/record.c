@@ -95,13 +95,14 @@ static struct {
     ino_t number;
 } ledger_file;
 
-/* The first file of a name is the ledger: what is there later may have come in its place. */
-static void know_file(const char *path, const struct stat *status)
+/* What is there later may have come in the ledger's place, unless the session says that it begins
+ * `anew`. */
+static void know_file(const char *path, const struct stat *status, int anew)
 {
     uint64_t key = hash_word(0, path);
 
     witness_lock();
-    if (ledger_file.path != key) {
+    if (anew || ledger_file.path != key) {
         ledger_file.path = key;
         ledger_file.device = status->st_dev;
         ledger_file.number = status->st_ino;
@@ -135,7 +136,7 @@ void record_remember(const char *ledger, const char *owner)
     struct stat status;
 
     if (!lstat(ledger, &status))
-        know_file(ledger, &status);
+        know_file(ledger, &status, 1);
     if (!new)
         return;
     snprintf(new->ledger, sizeof new->ledger, "%s", ledger);
@@ -222,7 +223,7 @@ static void append(const char *path, const struct text *line)
         return;
     }
     if (!fstat(fd, &status))
-        know_file(path, &status);
+        know_file(path, &status, 0);
     do
         written = write(fd, line->data, line->length);
     while (written < 0 && errno == EINTR);
