@@ -1,14 +1,13 @@
 """What the plugin uses of pytest that has no public name.
 
 An isolated test is reported, captured and torn down across two processes, for which pytest has no
-interface: its capture, the stack of what is set up, the writer of its terminal, the values behind
-its JUnit file. Each function says what it takes from there and why.
+interface: its capture, the stack of what is set up, the writer of its terminal. Each function says
+what it takes from there and why. What reports need is in ``pytest_reports.py``.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -401,39 +400,3 @@ def current_line(writer: Any) -> str | None:
 def set_current_line(writer: Any, line: str) -> None:
     """Let a writer take its line for one that begins so."""
     writer._current_line = line
-
-
-# -- the JUnit file and subtests -----------------------------------------------------------------
-
-
-def junit_xml(config: pytest.Config) -> Any:
-    """Return what gathers the JUnit file (``_pytest.junitxml.xml_key`` in the stash), or None."""
-    junitxml: Any = sys.modules.get("_pytest.junitxml")
-    return None if junitxml is None else config.stash.get(junitxml.xml_key, None)
-
-
-def forget_junit_xml(config: pytest.Config) -> None:
-    """Drop it from a session whose plugin for it is no longer registered; pytest would look."""
-    junitxml: Any = sys.modules.get("_pytest.junitxml")
-    if junitxml is not None and junitxml.xml_key in config.stash:
-        del config.stash[junitxml.xml_key]
-
-
-def subtest_counts(config: pytest.Config) -> Any:
-    """Return where pytest counts failed subtests by test, or None (before pytest 9).
-
-    ``_pytest.subtests.failed_subtests_key`` in the stash. From that number pytest decides, when a
-    report is shown, that a test with failed subtests failed.
-    """
-    subtests: Any = sys.modules.get("_pytest.subtests")
-    return None if subtests is None else config.stash.get(subtests.failed_subtests_key, None)
-
-
-SUBTEST_CONTEXT = "_subtest.context"
-"""The key of a serialized report of a subtest that holds its message and arguments."""
-
-
-def subtest_arguments(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments of a subtest as its serialized report holds them; else nothing."""
-    arguments: Mapping[str, Any] = data.get(SUBTEST_CONTEXT, {}).get("kwargs", {})
-    return arguments

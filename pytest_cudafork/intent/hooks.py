@@ -14,7 +14,7 @@ import pytest
 
 from pytest_cudafork.baseline.file import BaselineError, check_writable
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.intent import baseline, promise
 from pytest_cudafork.intent.kinds import Slip, skip_slip
 from pytest_cudafork.intent.summary import summary_lines
@@ -198,7 +198,7 @@ class IntentHooks:
             self.shortage = promise.shortage(self._config, self.expected)
         if self._settings.baseline_update:
             self._update()
-        xml = pytest_internals.junit_xml(self._config)
+        xml = pytest_reports.junit_xml(self._config)
         if xml is not None:
             for kind in KINDS:
                 xml.add_global_property(f"cudafork_{kind}", len(self.of(kind)))

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_cudafork.check.findings import expected_ids, find
 from pytest_cudafork.check.session import CudaForkSession
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.ledger import LedgerReader
 from pytest_cudafork.observe.base.records import Record
@@ -60,7 +60,7 @@ class JunitProperties:
             return
         self._read()
         self._reader.close()
-        xml = pytest_internals.junit_xml(self._config)
+        xml = pytest_reports.junit_xml(self._config)
         if xml is None:
             return
         touches = sum(record["k"] == "touch" for record in self._records)

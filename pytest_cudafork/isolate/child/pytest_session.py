@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_internals, pytest_reports
 from pytest_cudafork.compat.unpatched import gc, os
 from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
@@ -49,7 +49,7 @@ class WorkSession:
         """Use the parent's temporary directory; leave its cache and its JUnit file alone."""
         manager = session.config.pluginmanager
         writers = [manager.get_plugin(name) for name in _CACHE_WRITERS]
-        for plugin in (*writers, pytest_internals.junit_xml(session.config)):
+        for plugin in (*writers, pytest_reports.junit_xml(session.config)):
             if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
         pytest_config.append_log(session.config, self._request["log_file"])
@@ -80,7 +80,7 @@ class WorkSession:
         try:
             self.work(session)
         finally:
-            pytest_internals.forget_junit_xml(session.config)
+            pytest_reports.forget_junit_xml(session.config)
             pytest_internals.leave_basetemp(session.config)
         return True
 

@@ -12,12 +12,22 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pluggy_internals, pytest_internals
+from pytest_cudafork.compat import pluggy_internals, pytest_internals, pytest_reports
 from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.child import capture_files, plugins
-from pytest_cudafork.isolate.report_data import CASE, MEASURED, SHOWN, SUBTESTS, SUITE
+from pytest_cudafork.isolate.report_data import (
+    CASE,
+    MEASURED,
+    SAME,
+    SHOWN,
+    SUBTESTS,
+    SUITE,
+    TIMES,
+    Likeness,
+    likeness,
+)
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 
@@ -68,6 +78,7 @@ class Reporter:
             self._terminal.flush()
         self._channel = channel
         self._starts = 0
+        self._packer.begin_test()
         self._terminal.begin(position)
 
     def pytest_runtest_logstart(self) -> None:
@@ -120,6 +131,10 @@ class Reporter:
             self._channel.receive()
 
 
+_FIELDS = vars(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")).keys()
+"""What a report has that nobody has added anything to."""
+
+
 class ReportPacker:
     """Makes plain data of the reports of one process.
 
@@ -132,15 +147,45 @@ class ReportPacker:
         self._config = config
         self._xml: Any = None
         self._told = self._measured = 0
+        self._before: Likeness | None = None
+        """What the last report was like, if another one may be as it was."""
+        self._shortens = False
 
     def begin(self) -> None:
         """Begin in the child, after a fork if there is one: what is there is told already."""
-        self._xml = pytest_internals.junit_xml(self._config)
+        self._xml = pytest_reports.junit_xml(self._config)
         self._told = 0 if self._xml is None else len(self._xml.global_properties)
         self._measured = len(benchmark.measured(self._config))
 
+    def begin_test(self) -> None:
+        """Begin with the reports of a test: the first one is whole."""
+        self._before = None
+        self._shortens = pytest_reports.only_pytest_serializes(self._config)
+
     def pack(self, report: pytest.TestReport) -> dict[str, Any]:
         """Return a report as plain data for ``report_data.load``."""
+        like = likeness(report) if self._shortens and self._says_no_more(report) else None
+        before, self._before = self._before, like
+        if like is not None and like == before:
+            times = {name: getattr(report, name) for name in TIMES}
+            return {"when": report.when, "outcome": report.outcome, **times, SAME: True}
+        return self._pack_whole(report)
+
+    def _says_no_more(self, report: pytest.TestReport) -> bool:
+        """Whether a report says that its phase has passed, and nothing else of it."""
+        return (
+            type(report) is pytest.TestReport
+            and report.outcome == "passed"
+            and report.longrepr is None
+            and not (report.sections or report.user_properties)
+            and all(type(getattr(report, name)) is float for name in TIMES)
+            and report.__dict__.keys() == _FIELDS  # a test may have replaced vars()
+            and self._xml is None
+            and not _failed_subtests(self._config, report)
+            and self._measured == len(benchmark.measured(self._config))
+        )
+
+    def _pack_whole(self, report: pytest.TestReport) -> dict[str, Any]:
         config = self._config
         data: Any = config.hook.pytest_report_to_serializable(config=config, report=report)
         longrepr: Any = report.longrepr
@@ -184,5 +229,5 @@ def _rendered(longrepr: Any) -> list[str] | None:
 
 
 def _failed_subtests(config: pytest.Config, report: pytest.TestReport) -> int:
-    counts = pytest_internals.subtest_counts(config)
+    counts = pytest_reports.subtest_counts(config)
     return int(counts.get(getattr(report, "id", report.nodeid), 0)) if counts else 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from os import _exit, getpid
 from typing import TYPE_CHECKING, Any
 
@@ -182,7 +183,8 @@ class IsolationHooks:
             return None
         # the child keeps it; here it would end the session, or come while the server gets ready
         termination.stop_time_limit(item)
-        method = policy.choose(marks, rules, self._state)
+        state = functools.cache(self._state)  # nothing of the user's runs between two looks
+        method = policy.choose(marks, rules, state)
         if method is not None and marks.fixtures == "inherit":
             from pytest_cudafork.isolate.session.inherit import checked
 
@@ -197,7 +199,7 @@ class IsolationHooks:
         following = self._group_mate(item, nextitem)
         if following is None:
             upcoming = self._upcoming(item, nextitem) if self._spawns else []
-            children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
+            children.look_ahead(item, upcoming, self._next_fork(method, nextitem, state))
         else:
             children.look_ahead(item, (), None)
         if marks.fixtures == "inherit":
@@ -255,7 +257,9 @@ class IsolationHooks:
         plain = [one for one in upcoming if not marks_of(one).gpus]
         return [one for one in plain if wanted_method(marks_of(one), rules) == "spawn"]
 
-    def _next_fork(self, method: Method, nextitem: pytest.Item | None) -> pytest.Item | None:
+    def _next_fork(
+        self, method: Method, nextitem: pytest.Item | None, look: Callable[[], ProcessState]
+    ) -> pytest.Item | None:
         """Return the next test if it will be forked as this one is."""
         if method.name != "fork" or method.refusal or nextitem is None:
             return None
@@ -265,9 +269,8 @@ class IsolationHooks:
         marks = marks_of(nextitem)
         if marks.complaint or marks.gpus or marks.env or marks.fixtures == "inherit":
             return None
-        state = self._state()
-        after = policy.choose(marks, self._rules(), lambda: state)
-        if after is None or after.name != "fork" or state.cuda != CLEAN:
+        after = policy.choose(marks, self._rules(), look)
+        if after is None or after.name != "fork" or look().cuda != CLEAN:
             return None
         return nextitem
 

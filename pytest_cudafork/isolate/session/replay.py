@@ -44,6 +44,8 @@ class Replay:
         self._unreported: list[tuple[str, str]] = []
         """What the test has written that no report has said yet."""
         self.reports: list[pytest.TestReport] = []
+        self._like: report_data.Likeness | None = None
+        """What the next report may be like."""
         self.trouble: ChildError | None = None
         self.goes_on = False
         """Whether the child is in order, and done with this test."""
@@ -89,8 +91,9 @@ class Replay:
             match message:
                 case messages.Report():
                     data = other_plugins.sendable(self._item.config, message.data)
-                    report = report_data.load(self._item, data)
+                    report = report_data.load(self._item, data, self._like)
                     report_checks.check_report(report)
+                    self._like = report_data.likeness(report)
                 case messages.CaughtWarning():
                     warning = caught_warnings.load(message)
                 case messages.TerminalText():

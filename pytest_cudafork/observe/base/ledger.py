@@ -40,6 +40,7 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._file = _file_at(path)
 
     def create(self, *, temporary: bool = False) -> None:
         """Make the file, or begin anew the ledger of an earlier session that is there.
@@ -63,6 +64,7 @@ class Ledger:
             self._check_free(os.pread(fd, _MOST_OF_FIRST_LINE, 0))
             if status.st_mode & _LOST_MODE:
                 os.fchmod(fd, stat.S_IMODE(status.st_mode) & ~_LOST_MODE)
+            self._file = (status.st_dev, status.st_ino)
             os.ftruncate(fd, 0)
             system = {"temporary": _this_system()} if temporary else {}
             _, line = _make("ledger", started=_start_of(os.getpid()), **system)
@@ -154,7 +156,7 @@ class Ledger:
                 fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
-                    os.chmod(self.path, stat.S_IRUSR | stat.S_IWUSR | _LOST_MODE)
+                    self._mark_mode()
                 return
             try:
                 if os.pread(fd, len(_HEAD), 0) == _HEAD:
@@ -162,9 +164,32 @@ class Ledger:
             finally:
                 os.close(fd)
 
+    def _mark_mode(self) -> None:
+        """Note on the file that a record is lost, without a descriptor, if it is the same file.
+
+        What it holds cannot be looked at: which file it is has to do.
+
+        Raises:
+            OSError: It is gone, or another user's.
+
+        """
+        status = os.lstat(self.path)
+        same = self._file is None or self._file == (status.st_dev, status.st_ino)
+        if same and stat.S_ISREG(status.st_mode):
+            os.chmod(self.path, stat.S_IMODE(status.st_mode) | _LOST_MODE)
+
     def reader(self) -> LedgerReader:
         """A reader from the beginning."""
         return LedgerReader(self)
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Return which file a path leads to, device and number; None if there is none yet."""
+    try:
+        status = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def is_ledger(path: str) -> bool:

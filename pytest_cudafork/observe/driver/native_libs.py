@@ -79,12 +79,13 @@ def load(path: str, mode: int) -> ctypes.CDLL:
 
 def mapped(name: str) -> ctypes.CDLL | None:
     """Return the library of that name if this process has it; never load it."""
-    from pytest_cudafork.compat.unpatched import ctypes
+    from pytest_cudafork.compat import standard_library
 
     try:
-        return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        library: ctypes.CDLL = standard_library.mapped_library(name)
     except OSError:
         return None
+    return library
 
 
 def is_ours(library: ctypes.CDLL) -> bool:

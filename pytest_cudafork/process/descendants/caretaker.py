@@ -20,6 +20,9 @@ PACKET = struct.Struct("16sc16si")
 cookie and its process id."""
 _DYING_SECONDS = 5.0
 """How long a process may take to end that has closed its end of the connection."""
+_GATHER_MS = 50
+"""How long it lets packets gather: woken for each, it would take a core from the tests three times
+for each child. The socket holds far more than come meanwhile; who finds it full waits so long."""
 _DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -44,12 +47,14 @@ def main(connection: int, parent: int, cookie: bytes) -> None:
 def _until_the_end(told: socket.socket, parent: int, cookie: bytes) -> dict[bytes, int]:
     """Note what is told; return the children that are left when nobody will tell more."""
     children: dict[bytes, int] = {}
-    poller = select.poll()
-    poller.register(told, select.POLLIN)
+    end, any_news = select.poll(), select.poll()
+    any_news.register(told, select.POLLIN)
     if parent >= 0:
-        poller.register(parent, select.POLLIN)
+        end.register(parent, select.POLLIN)
+        any_news.register(parent, select.POLLIN)
     while True:
-        ended = parent in dict(poller.poll())
+        any_news.poll()
+        ended = bool(end.poll(_GATHER_MS))
         with contextlib.suppress(BlockingIOError):
             while packet := told.recv(PACKET.size + 1, socket.MSG_DONTWAIT):
                 if _note(packet, cookie, children):

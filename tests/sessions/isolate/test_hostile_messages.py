@@ -60,6 +60,7 @@ GOOD = {
     "user_properties": [("key", 1)], "sections": [("Captured stdout call", "text")],
     "duration": 0.1, "start": 1.0, "stop": 2.0, "$report_type": "TestReport",
 }
+LIKE = "_cudafork_same"
 CRASH = {"path": "a.py", "lineno": 1, "message": "no"}
 ENTRY = {"type": "ReprEntryNative", "data": {"lines": ["x"]}}
 TRACE = {"reprentries": [ENTRY], "extraline": None, "style": "native"}
@@ -82,6 +83,9 @@ SEQUENCES = {
     "report-of-an-unknown-type": [report(**{"$report_type": "Nonsense"})],
     "report-without-type": [("report", {"data": {"outcome": "passed", "when": "call"}})],
     "no-phase": [report(when="collect")],
+    "like-the-one-before-without-times": [("report", {"data": {"when": "call", LIKE: True}})],
+    "like-the-one-before-in-a-strange-phase": [("report", {"data": {"when": 5, LIKE: True,
+        "duration": 0.1, "start": 1.0, "stop": 2.0}})],
     "skip-without-reason": [report(outcome="skipped", longrepr=None)],
     "skip-with-strange-reason": [report(outcome="skipped", longrepr=(1, 2, 3))],
     "no-warning": [("warning", {})],

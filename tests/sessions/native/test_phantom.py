@@ -94,6 +94,47 @@ def test_identical_touches_are_recorded_once_and_all_are_counted(scripts: Script
     assert [t["again"] for t in done.touches] == [False, True, True]
 
 
+@pytest.mark.parametrize("known", ["from the session", "from a record"])
+def test_a_record_lost_for_want_of_descriptors_is_marked_on_the_ledger_alone(
+    known: str, scripts: Scripts
+) -> None:
+    scripts.ledger.chmod(0o640)
+    done = scripts.run(
+        """
+        import resource
+        witness, ledger = phantom.install("absent"), os.environ["_CUDAFORK_LEDGER"]
+        cuda = ctypes.CDLL("libcuda.so.1")
+        if sys.argv[1] == "from the session":
+            witness.native.remember(ledger, "")
+        else:
+            cuda.cuInit(0)
+
+        def lose_a_record():
+            os.environ["PYTEST_CURRENT_TEST"] = str(len(modes))  # a finding of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+            cuda.cuInit(0)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            modes.append(oct(os.stat(ledger).st_mode & 0o777))
+
+        (soft, hard), modes = resource.getrlimit(resource.RLIMIT_NOFILE), []
+        lose_a_record()
+        os.rename(ledger, ledger + ".kept")  # so that the next has another number
+        os.close(os.open(ledger, os.O_CREAT))
+        os.chmod(ledger, 0o640)
+        lose_a_record()
+        witness.native.remember(ledger, "")  # another session of this process has made it
+        lose_a_record()
+        os.unlink(ledger)
+        os.symlink(ledger + ".kept", ledger)
+        os.chmod(ledger, 0o640)
+        lose_a_record()
+        print(*modes)
+        """,
+        known,
+    )
+    assert done.out == "0o740 0o640 0o740 0o640\n", done.err
+
+
 def test_every_entry_point_of_cuda_h_is_there_and_no_other() -> None:
     names = {n for n in exported(native_libs.PHANTOM_DRIVER) if n.startswith("cu")}
     ours = {n for n in names if n.startswith("cudafork_")}

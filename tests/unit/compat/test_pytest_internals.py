@@ -13,7 +13,6 @@ import _pytest._code.code
 import _pytest._io
 import _pytest.capture
 import _pytest.fixtures
-import _pytest.junitxml
 import _pytest.runner
 import _pytest.skipping
 import _pytest.terminal
@@ -44,7 +43,6 @@ MODULES: dict[Any, dict[str, str]] = {
     _pytest._io: {"TerminalWriter": "representations that were made in a child"},
     _pytest.capture: {"CaptureIO": "the output of a crash with --capture=sys"},
     _pytest.terminal: {"TerminalReporter": "plugins that write to a child's terminal"},
-    _pytest.junitxml: {"xml_key": "properties in the JUnit file"},
 }
 
 
@@ -271,41 +269,6 @@ def test_a_writer_knows_its_line(reporter: Any) -> None:
     assert writer.width_of_current_line == len("test_it.py ")
     assert pytest_internals.current_line(writer) == "test_it.py "
     assert pytest_internals.current_line(None) is None
-
-
-def test_the_junit_file_is_found_and_forgotten(pytester: pytest.Pytester) -> None:
-    config = pytester.parseconfigure("--junit-xml=out.xml")
-    xml = pytest_internals.junit_xml(config)
-    for name in ("global_properties", "node_reporters", "node_reporter", "add_global_property"):
-        require("pytest", xml, name, "properties in the JUnit file")
-    config.pluginmanager.unregister(xml)
-    pytest_internals.forget_junit_xml(config)
-    assert pytest_internals.junit_xml(config) is None
-    pytest_internals.forget_junit_xml(config)
-
-
-def test_failed_subtests_are_counted_in_the_stash(pytestconfig: pytest.Config) -> None:
-    if pytest.version_tuple < (9,):
-        assert pytest_internals.subtest_counts(pytestconfig) is None
-        return
-    import _pytest.subtests
-
-    require("pytest", _pytest.subtests, "failed_subtests_key", "failed subtests of a child")
-    counts = pytest_internals.subtest_counts(pytestconfig)
-    assert counts is pytestconfig.stash[_pytest.subtests.failed_subtests_key]
-
-
-def test_arguments_of_a_subtest_stand_in_its_serialized_report() -> None:
-    if pytest.version_tuple >= (9,):
-        from _pytest.subtests import SubtestContext, SubtestReport
-
-        report: Any = SubtestReport(
-            nodeid="it", location=("", 0, ""), keywords={}, outcome="passed", longrepr=None,
-            when="call", context=SubtestContext(msg=None, kwargs={"i": 1}),
-        )  # fmt: skip
-        arguments = pytest_internals.subtest_arguments(report._to_json())
-        assert list(arguments) == ["i"]
-    assert pytest_internals.subtest_arguments({}) == {}
 
 
 def test_what_unittest_has_caught_is_known_and_can_be_forgotten(

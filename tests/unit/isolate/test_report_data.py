@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.isolate.child.reporter import ReportPacker
-from pytest_cudafork.isolate.report_data import Shown, load
+from pytest_cudafork.isolate.report_data import SAME, Shown, likeness, load
+from pytest_cudafork.process.protocol import frames
 
 
 def _written(longrepr: Any, *, colors: bool) -> str:
@@ -78,6 +79,103 @@ def test_a_report_from_another_directory_is_the_items_own(item: pytest.Item) -> 
     assert back.location is item.location
 
 
+def test_reports_share_their_words_and_their_id(item: pytest.Item) -> None:
+    """A session keeps all reports: what each had for itself would pile up."""
+    data = _pack(item, _report(item))
+    read = [load(item, frames.loads(frames.dumps(data))) for _ in range(2)]
+    for name in ("outcome", "when", "nodeid", "location"):
+        first, second = (getattr(report, name) for report in read)
+        assert first is second, name
+    assert all(getattr(report, "id", None) is getattr(item, "id", None) for report in read)
+    assert vars(read[0]).keys() == vars(_report(item)).keys()  # and nothing is left of the way
+
+
+def _packed(item: pytest.Item, *reports: pytest.TestReport) -> list[dict[str, Any]]:
+    """Pack the reports of one test, one after the other."""
+    packer = ReportPacker(item.config)
+    packer.begin()
+    packer.begin_test()
+    return [packer.pack(report) for report in reports]
+
+
+def _passed(item: pytest.Item, when: str, **changes: Any) -> pytest.TestReport:
+    given = {"sections": [], "user_properties": [], "start": 1.0, "stop": 1.5}
+    return _report(item, when=when, **{**given, **changes})
+
+
+def test_a_passed_phase_travels_without_what_the_one_before_has_said(item: pytest.Item) -> None:
+    setup, call = _passed(item, "setup"), _passed(item, "call", duration=0.25, stop=1.25)
+    first, second = _packed(item, setup, call)
+    assert second == {
+        "when": "call",
+        "outcome": "passed",
+        "duration": 0.25,
+        "start": 1.0,
+        "stop": 1.25,
+        SAME: True,
+    }
+    before = likeness(load(item, first))
+    back = load(item, frames.loads(frames.dumps(second)), before)
+    assert vars(back) == vars(call)
+    assert back.keywords is not before.keywords  # a plugin may write into one of them
+
+
+NOTEWORTHY: dict[str, dict[str, Any]] = {
+    "a failure": {"longrepr": "it failed", "outcome": "failed"},
+    "a skip": {"longrepr": ("a.py", 1, "Skipped: so"), "outcome": "skipped"},
+    "output": {"sections": [("Captured stdout call", "text")]},
+    "properties": {"user_properties": [("key", 1)]},
+    "a keyword": {"keywords": {"late": 1}},
+    "a place": {"location": ("elsewhere.py", 3, "it")},
+    "something of a plugin's": {"wasxfail": "reason"},
+    "a time of another kind": {"duration": 1},
+}
+
+
+@pytest.mark.parametrize("changes", NOTEWORTHY.values(), ids=NOTEWORTHY)
+def test_a_report_that_says_more_travels_whole_and_so_does_the_next(
+    changes: dict[str, Any], item: pytest.Item
+) -> None:
+    reports = [_passed(item, "setup"), _passed(item, "call", **changes), _passed(item, "teardown")]
+    packed = _packed(item, *reports)
+    assert not any(SAME in data for data in packed)
+    back = load(item, packed[1], likeness(reports[0]))
+    assert back.longrepr == reports[1].longrepr
+    assert back.keywords == reports[1].keywords
+
+
+def test_the_first_report_of_a_test_is_whole(item: pytest.Item) -> None:
+    packer = ReportPacker(item.config)
+    packer.begin()
+    for _ in range(2):
+        packer.begin_test()
+        assert SAME not in packer.pack(_passed(item, "setup"))
+        assert SAME in packer.pack(_passed(item, "call"))
+
+
+def test_reports_are_whole_where_a_plugin_serializes_them(pytester: pytest.Pytester) -> None:
+    class Plugin:
+        """One that has a part in how reports travel."""
+
+        def pytest_report_to_serializable(self, report: Any) -> None:
+            """Leave it to pytest."""
+
+    item = pytester.getitem("def test_it(): pass", "test_it")
+    item.config.pluginmanager.register(Plugin())
+    packed = _packed(item, _passed(item, "setup"), _passed(item, "call"))
+    assert not any(SAME in data for data in packed)
+
+
+def test_a_report_that_is_like_none_or_lacks_a_time_is_refused(item: pytest.Item) -> None:
+    report = _passed(item, "setup")
+    _, data = _packed(item, report, report)
+    with pytest.raises(LookupError, match="no report before"):
+        load(item, dict(data))
+    del data["start"]
+    with pytest.raises(LookupError):
+        load(item, data, likeness(report))
+
+
 class _Colored:
     """A representation other than a traceback."""
 
@@ -131,7 +229,7 @@ def test_properties_of_the_suite_and_attributes_of_the_case_reach_the_other_juni
     item: pytest.Item, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, parent = _Xml(), _Xml()
-    monkeypatch.setattr(pytest_internals, "junit_xml", lambda config: child)
+    monkeypatch.setattr(pytest_reports, "junit_xml", lambda config: child)
     child.add_global_property("before the fork", 0)
     packer = ReportPacker(item.config)
     packer.begin()
@@ -139,7 +237,7 @@ def test_properties_of_the_suite_and_attributes_of_the_case_reach_the_other_juni
     child.node_reporter(item.nodeid).attrs["assertions"] = "7"
     child.node_reporter("another.py::test").attrs["assertions"] = "8"
     first, second = packer.pack(_report(item)), packer.pack(_report(item))
-    monkeypatch.setattr(pytest_internals, "junit_xml", lambda config: parent)
+    monkeypatch.setattr(pytest_reports, "junit_xml", lambda config: parent)
     load(item, first)
     load(item, second)
     assert parent.global_properties == [("suite", 1)]  # once
@@ -154,7 +252,7 @@ def test_the_count_of_failed_subtests_is_that_of_the_other_session(
     report = _report(item)
     key = getattr(report, "id", report.nodeid)
     counts: dict[Any, int] = {key: 3}
-    monkeypatch.setattr(pytest_internals, "subtest_counts", lambda config: counts)
+    monkeypatch.setattr(pytest_reports, "subtest_counts", lambda config: counts)
     data = _pack(item, report)
     counts.clear()
     back = load(item, data)

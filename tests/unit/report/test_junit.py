@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.report.junit import JunitProperties
 from tests.support.checked_sessions import LedgerSession, report
 
@@ -53,14 +53,14 @@ def test_the_suite_has_level_device_and_number(
     session.touch(3)
     told: list[tuple[str, object]] = []
     xml = SimpleNamespace(add_global_property=lambda name, value: told.append((name, value)))
-    monkeypatch.setattr(pytest_internals, "junit_xml", lambda config: xml)
+    monkeypatch.setattr(pytest_reports, "junit_xml", lambda config: xml)
     junit.pytest_sessionfinish()
     assert told == [
         ("cudafork_level", "fork"),
         ("cudafork_device", "absent"),
         ("cudafork_touches", 1),
     ]
-    monkeypatch.setattr(pytest_internals, "junit_xml", lambda config: None)
+    monkeypatch.setattr(pytest_reports, "junit_xml", lambda config: None)
     junit.pytest_sessionfinish()
 
 

@@ -88,6 +88,40 @@ static const char *variable(const char *name)
     return value ? value : "";
 }
 
+/* Which file the ledger is, to know it again without a descriptor; under the witness lock. */
+static struct {
+    uint64_t path; /* the hash of its name; 0: nothing is known */
+    dev_t device;
+    ino_t number;
+} ledger_file;
+
+/* What is there later may have come in the ledger's place, unless the session says that it begins
+ * `anew`. */
+static void know_file(const char *path, const struct stat *status, int anew)
+{
+    uint64_t key = hash_word(0, path);
+
+    witness_lock();
+    if (anew || ledger_file.path != key) {
+        ledger_file.path = key;
+        ledger_file.device = status->st_dev;
+        ledger_file.number = status->st_ino;
+    }
+    witness_unlock();
+}
+
+/* Whether what is at `path` is the file that was there before, as far as that is known. */
+static int is_known_file(const char *path, const struct stat *status)
+{
+    int other;
+
+    witness_lock();
+    other = ledger_file.path == hash_word(0, path) &&
+            (ledger_file.device != status->st_dev || ledger_file.number != status->st_ino);
+    witness_unlock();
+    return !other;
+}
+
 /* What cudafork_remember kept: a test may have cleared the environment for a while. */
 struct kept {
     char ledger[4096], owner[64];
@@ -99,7 +133,10 @@ static _Atomic(const struct kept *) kept = &nothing_kept;
 void record_remember(const char *ledger, const char *owner)
 {
     struct kept *new = malloc(sizeof *new);
+    struct stat status;
 
+    if (!lstat(ledger, &status))
+        know_file(ledger, &status, 1);
     if (!new)
         return;
     snprintf(new->ledger, sizeof new->ledger, "%s", ledger);
@@ -142,6 +179,16 @@ static void add_common(struct text *line)
     add_string(line, ",\"phase\":", variable("_CUDAFORK_PHASE"));
 }
 
+/* Adds the owner's execute bit to the mode of the file, if it is the same file: what it holds cannot
+ * be looked at without a descriptor. */
+static void mark_mode(const char *path)
+{
+    struct stat status;
+
+    if (!lstat(path, &status) && S_ISREG(status.st_mode) && is_known_file(path, &status))
+        (void)!chmod(path, (status.st_mode & 07777) | S_IXUSR);
+}
+
 /* Overwrites a digit in the first record of the ledger: a full disk takes no further record, but it
  * does take that. A file that begins otherwise has come in the ledger's place. Where no descriptor
  * is left, the file's mode says it (_LOST_MODE in ledger.py). */
@@ -153,7 +200,7 @@ static void mark_loss(const char *path)
 
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE)
-            (void)!chmod(path, S_IRWXU);
+            mark_mode(path);
         return;
     }
     if (pread(fd, found, sizeof found, 0) == sizeof found && !memcmp(found, head, sizeof found))
@@ -168,12 +215,15 @@ static void mark_loss(const char *path)
 static void append(const char *path, const struct text *line)
 {
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    struct stat status;
     ssize_t written;
 
     if (fd < 0) {
         mark_loss(path);
         return;
     }
+    if (!fstat(fd, &status))
+        know_file(path, &status, 0);
     do
         written = write(fd, line->data, line->length);
     while (written < 0 && errno == EINTR);

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_internals, pytest_reports
 from pytest_cudafork.isolate import item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, pytest_session, rehearsal
 from pytest_cudafork.isolate.child.pytest_session import WorkSession
@@ -135,7 +135,7 @@ def test_it_writes_no_file_of_the_parents_and_uses_its_temporary_directory(
     cached = {path.name for path in (pytester.path / ".pytest_cache").rglob("*")}
     assert not cached & {"lastfailed", "nodeids"}
     assert not session.plugins & {"lfplugin", "nfplugin", "stepwiseplugin"}
-    assert pytest_internals.junit_xml(session.config) is None
+    assert pytest_reports.junit_xml(session.config) is None
     assert session.basetemp == basetemp
 
 

@@ -90,7 +90,7 @@ class _Stage:
 
 
 def _shown(data: dict[str, Any]) -> str:
-    longrepr = data["longrepr"]
+    longrepr = data.get("longrepr")  # a passed phase travels without what the one before had
     return str(longrepr["reprcrash"]["message"] if isinstance(longrepr, dict) else longrepr)
 
 

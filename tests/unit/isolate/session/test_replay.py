@@ -12,7 +12,7 @@ import pytest
 
 from pytest_cudafork.compat.plugins import allure
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
-from pytest_cudafork.isolate import coverage_data, live_text
+from pytest_cudafork.isolate import coverage_data, live_text, report_data
 from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import other_plugins, replay
@@ -112,6 +112,25 @@ def test_a_report_that_is_none_is_refused(item: pytest.Item, heard: Heard, data:
     with pytest.raises(frames.FrameError, match="report"):
         Replay(item, FORK).take(messages.Report(data), [])
     assert heard.calls == []
+
+
+@pytest.mark.parametrize("when", ["call", "lunch"])
+def test_a_report_may_be_like_the_one_before(item: pytest.Item, heard: Heard, when: str) -> None:
+    like = {"when": when, "duration": 0.5, "start": 1.0, "stop": 1.5, report_data.SAME: True}
+    with pytest.raises(frames.FrameError, match="no report before"):
+        Replay(item, FORK).take(messages.Report(like), [])
+    replayed = Replay(item, FORK)
+    replayed.take(report(item, "setup"), [])
+    if when == "lunch":
+        with pytest.raises(frames.FrameError, match="when is 'lunch'"):
+            replayed.take(messages.Report(like), [])
+        return
+    replayed.take(messages.Report(like), [])
+    setup, call = replayed.reports
+    assert (call.when, call.duration, call.passed) == ("call", 0.5, True)
+    assert (call.nodeid, call.location, call.keywords) == (
+        *(setup.nodeid, setup.location, setup.keywords),
+    )
 
 
 def test_a_report_that_pytest_would_stumble_over_is_refused(

@@ -185,6 +185,39 @@ def test_a_record_of_a_process_that_has_no_descriptor_left_is_known_to_be_lost(
     assert os.stat(ledger.path).st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_the_mark_of_a_process_without_descriptors_is_added_to_the_mode(
+    mode: int, ledger: Ledger
+) -> None:
+    os.chmod(ledger.path, mode)
+    limited(resource.RLIMIT_NOFILE, 0, ledger.mark_loss)
+    assert os.stat(ledger.path).st_mode & 0o777 == mode | 0o100
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder", "nothing"])
+def test_what_has_come_in_the_place_of_the_ledger_keeps_its_mode(
+    kind: str, ledger: Ledger, tmp_path: Path
+) -> None:
+    path, other = Path(ledger.path), tmp_path / "other"
+    other.touch(0o640)
+    other.chmod(0o640)  # whatever the umask is
+    if kind == "nothing":
+        path.unlink()
+    elif kind == "file":
+        other = other.rename(path)
+    else:
+        path.unlink()
+        if kind == "link":
+            path.symlink_to(other)
+        else:
+            path.mkdir()
+        path.chmod(0o640)
+    limited(resource.RLIMIT_NOFILE, 0, ledger.mark_loss)
+    if kind != "nothing":
+        assert path.stat().st_mode & 0o777 == 0o640
+    assert other.stat().st_mode & 0o777 == 0o640
+
+
 def test_a_file_in_the_place_of_the_ledger_is_not_written_into(ledger: Ledger) -> None:
     Path(ledger.path).write_text("something else")
     ledger.mark_loss()

@@ -6,8 +6,10 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +121,44 @@ def test_a_connection_that_is_closed_is_the_end_too(
     assert session.lived == [not watched]
     if watched:
         dying.join()
+
+
+def test_packets_gather_until_the_session_ends_at_the_latest(
+    session: _Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lived: list[bool] = []
+    note = caretaker._note
+
+    def noted(*what: Any) -> bool:
+        lived.append(process_state.lives(session.process.pid))
+        return note(*what)
+
+    def live() -> None:
+        time.sleep(0.1)
+        session.tell(BEGUN, TWO, 12)
+        session.end()
+
+    monkeypatch.setattr(caretaker, "_note", noted)
+    monkeypatch.setattr(caretaker, "_GATHER_MS", 300_000)
+    session.tell(BEGUN, ONE, 11)
+    living = threading.Thread(target=live)
+    living.start()
+    assert session.look_after() == [{ONE: 11, TWO: 12}]
+    assert lived == [False, False]
+    living.join()
+
+
+def test_more_packets_than_the_socket_holds_are_all_noted(session: _Session) -> None:
+    def live() -> None:
+        for number in range(2000):
+            session.tell(BEGUN, number.to_bytes(16, "big"), number)
+        session.end()
+
+    living = threading.Thread(target=live)
+    living.start()
+    (left,) = session.look_after()
+    assert sorted(left.values()) == list(range(2000))
+    living.join()
 
 
 def test_it_waits_as_long_as_the_session_lives(session: _Session) -> None:

@@ -1,0 +1,75 @@
+"""What the plugin uses of pytest's reports, and of what gathers them, that has no public name.
+
+A report of a child is made anew in the parent, where it is to be like one that was made there; and
+some of what a test tells is in no report (``isolate/report_data.py``): the values behind the JUnit
+file, the counts of subtests. Each function says what it takes and why.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+
+def id_of(item: pytest.Item) -> Any:
+    """Return what a report of a test is made with: ``_id``, or the text before pytest 9.2."""
+    return getattr(item, "_id", None) or item.nodeid
+
+
+def use_id_of(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Let a report have the very id of a test, as one that is made here has.
+
+    ``_id`` of both, an object from pytest 9.2 on: to set ``nodeid`` would parse its text, and keep
+    another one for each report. Before it there is the text alone.
+    """
+    own = getattr(item, "_id", None)
+    if own is not None and "_id" in vars(report):
+        vars(report)["_id"] = own
+    else:
+        report.nodeid = item.nodeid
+
+
+def only_pytest_serializes(config: pytest.Config) -> bool:
+    """Whether no plugin but pytest's own (``_pytest.*``) has a part in how reports travel."""
+    hooks = (config.hook.pytest_report_to_serializable, config.hook.pytest_report_from_serializable)
+    return all(
+        str(getattr(one.plugin, "__name__", "")).startswith("_pytest.")
+        for hook in hooks
+        for one in hook.get_hookimpls()
+    )
+
+
+def junit_xml(config: pytest.Config) -> Any:
+    """Return what gathers the JUnit file (``_pytest.junitxml.xml_key`` in the stash), or None."""
+    junitxml: Any = sys.modules.get("_pytest.junitxml")
+    return None if junitxml is None else config.stash.get(junitxml.xml_key, None)
+
+
+def forget_junit_xml(config: pytest.Config) -> None:
+    """Drop it from a session whose plugin for it is no longer registered; pytest would look."""
+    junitxml: Any = sys.modules.get("_pytest.junitxml")
+    if junitxml is not None and junitxml.xml_key in config.stash:
+        del config.stash[junitxml.xml_key]
+
+
+def subtest_counts(config: pytest.Config) -> Any:
+    """Return where pytest counts failed subtests by test, or None (before pytest 9).
+
+    ``_pytest.subtests.failed_subtests_key`` in the stash. From that number pytest decides, when a
+    report is shown, that a test with failed subtests failed.
+    """
+    subtests: Any = sys.modules.get("_pytest.subtests")
+    return None if subtests is None else config.stash.get(subtests.failed_subtests_key, None)
+
+
+SUBTEST_CONTEXT = "_subtest.context"
+"""The key of a serialized report of a subtest that holds its message and arguments."""
+
+
+def subtest_arguments(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a subtest as its serialized report holds them; else nothing."""
+    arguments: Mapping[str, Any] = data.get(SUBTEST_CONTEXT, {}).get("kwargs", {})
+    return arguments
