@@ -21,13 +21,10 @@ from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP
 
 @pytest.fixture(autouse=True)
 def _a_collector_of_its_own() -> Iterator[None]:
-    """Begin with nothing frozen, and leave what is outside as it was."""
-    enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    """Begin with nothing frozen; afterwards all is again (``tests/support/frozen_objects.py``)."""
+    enabled = gc.isenabled()
     gc.unfreeze()
     yield
-    gc.unfreeze()
-    if was_frozen:
-        gc.freeze()
     (gc.enable if enabled else gc.disable)()
 
 
