@@ -190,7 +190,9 @@ def unpack(folder: Path, suite: Suite) -> Path:
     target = folder / "suites" / suite.name
     shutil.rmtree(target, ignore_errors=True)
     with tarfile.open(archive) as file:
-        file.extractall(target, filter="data")
+        # Not there before Python 3.10.12 and 3.11.4, which unpack all that an archive names.
+        file.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        file.extractall(target)
     (root,) = target.iterdir()
     shutil.rmtree(root / "src", ignore_errors=True)
     for path in suite.paths:
