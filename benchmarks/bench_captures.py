@@ -37,8 +37,11 @@ if os.path.exists("/dev/nvidiactl"):
     GROUPS[ON_A_GPU] = ("tests/engine/whole/test_graphs_on_gpu.py",)
 NOTHING = "tests/engine/model/test_rope.py"
 """Tests that take no time; a session of them is one that starts."""
-PLANTED = "test_a_plan_that_warm_up_and_capture_share_is_not_part_of_the_graph"
-"""A test that plants a bug, and so is rightly told of."""
+PLANTED = {
+    "test_a_plan_that_warm_up_and_capture_share_is_not_part_of_the_graph",
+    "test_a_warm_up_with_the_captured_state_would_read_what_nobody_computed",
+}
+"""Tests that plant a bug, and so are rightly told of."""
 VALUES = ("off", "check")
 
 
@@ -65,7 +68,7 @@ def told(output: str) -> tuple[int, int, int, int, int]:
     passed = re.search(r"(\d+) passed", output)
     gaps = re.search(r"^not judged: (\d+) of (\d+) values", output, re.MULTILINE)
     gap, judged = (int(gaps[1]), int(gaps[2])) if gaps else (0, 0)
-    planted = len(accused & {PLANTED})
+    planted = len(accused & PLANTED)
     return int(passed[1]) if passed else 0, len(accused) - planted, planted, gap, judged
 
 
