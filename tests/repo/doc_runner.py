@@ -138,18 +138,9 @@ def run(text: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProces
         words = ["python", "-m", *words]
     if words[:1] == ["python"]:
         program = [sys.executable, *_files_for(words[1:], cwd)]
-        return interpreters.run(program, timeout=LIMIT, merge=True, cwd=cwd, env=env)
-    return subprocess.run(
-        ["sh", "-c", text],
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    else:
+        program = ["sh", "-c", text]
+    return interpreters.run(program, timeout=LIMIT, merge=True, cwd=cwd, env=env)
 
 
 def _files_for(words: Sequence[str], cwd: Path) -> list[str]:
