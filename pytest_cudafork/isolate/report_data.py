@@ -99,6 +99,8 @@ def load(
 
 def _like(item: pytest.Item, data: Mapping[str, Any], before: Likeness) -> pytest.TestReport:
     """Return the report of a phase that has passed as the one before it."""
+    if data.get("outcome", "passed") != "passed":
+        raise LookupError("a report of what has not passed is whole")
     times = {name: data[name] for name in TIMES}
     when = _WORDS.get(data["when"], data["when"])
     return pytest.TestReport(

@@ -133,6 +133,17 @@ def test_a_report_may_be_like_the_one_before(item: pytest.Item, heard: Heard, wh
     )
 
 
+def test_what_has_not_passed_is_not_taken_for_the_like_of_one_that_has(
+    item: pytest.Item, heard: Heard
+) -> None:
+    like = {"when": "call", "duration": 0.5, "start": 1.0, "stop": 1.5, report_data.SAME: True}
+    replayed = Replay(item, FORK)
+    replayed.take(report(item, "setup"), [])
+    with pytest.raises(frames.FrameError, match="has not passed"):
+        replayed.take(messages.Report({**like, "outcome": "failed"}), [])
+    assert len(replayed.reports) == 1
+
+
 def test_a_report_that_pytest_would_stumble_over_is_refused(
     item: pytest.Item, heard: Heard
 ) -> None:
