@@ -74,7 +74,7 @@ class ScriptRuns:
                 sys.executable,
                 str(self.settings.script),
                 f"--start-method={self.settings.start_method}",
-                env=isolated_env(method=self.settings.start_method),
+                env=dict(isolated_env(method=self.settings.start_method)),  # uvloop takes no other
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

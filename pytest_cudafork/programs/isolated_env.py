@@ -32,6 +32,8 @@ READERS = {
 class IsolatedEnv(dict[str, str]):
     """A whole environment, to be handed to ``subprocess`` or ``os.execve``.
 
+    uvloop takes nothing but a plain dictionary: give it ``dict(env)``.
+
     Attributes:
         changed: Of each variable that differs from this process's, the value before and after;
             None: it is not set.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import importlib.util
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from demo.service.script_runs import ScriptRuns, ScriptSettings
 from tests.support.isolation import is_gone
 from tests.support.sessions import failure, needs_torch, outcomes, run_session
 from tests.support.signs import wait_until
@@ -140,6 +142,23 @@ def test_a_script_that_fails_is_told_and_the_next_one_runs(
     assert (status, answer["error"].startswith(words)) == (502, True), answer
     assert answer.get("stderr", "").strip() == ("no model here" if text == "fail" else "")
     assert service.running() == []
+
+
+def test_a_script_is_started_with_an_environment_that_uvloop_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def as_uvloop_would(*command: str, env: Any, **more: Any) -> asyncio.subprocess.Process:
+        if type(env) is not dict:
+            raise TypeError(f"Expected dict, got {type(env).__name__}")
+        return await start(*command, env=env, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", as_uvloop_would)
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.stdin.read().upper())", encoding="utf-8")
+    runs = ScriptRuns(ScriptSettings(script))
+    assert asyncio.run(runs.answer("words")) == b"WORDS\n"
 
 
 def test_what_is_no_text_is_refused(service: Service) -> None:
