@@ -240,29 +240,31 @@ def main() -> int:
     """Run the loops; the exit status is 1 if something piles up."""
     made = argparse.ArgumentParser(description="Does anything pile up?")
     made.add_argument(
-        "--tests", type=at_least(0), default=100_000, help="isolated tests of a session"
+        "--tests", type=at_least(0), default=100_000, help="isolated tests of a session; 0: none"
     )
-    made.add_argument("--audits", type=at_least(0), default=50)
-    made.add_argument("--captures", type=at_least(0), default=10_000)
+    made.add_argument("--audits", type=at_least(0), default=50, help="0: none")
+    made.add_argument("--captures", type=at_least(0), default=10_000, help="0: none")
     made.add_argument("--save", action="store_true", help="also write a file in results/")
     made.add_argument("--loop", nargs=2, help=argparse.SUPPRESS)
     options = made.parse_args()
     if options.loop:
         {"audits": audits, "captures": captures}[options.loop[0]](int(options.loop[1]))
         return 0
-    plain = timed("a session without isolation", lambda: session(options.tests, "none"))
-    kept = slope(plain.samples)
-    loops = []
-    for method in ("fork", "forkserver"):
-        run = functools.partial(session, options.tests, method)
-        loops.append(timed(f"tests by {method}", run, kept))
-    loops.append(timed("audits", lambda: in_a_process("audits", options.audits)))
-    loops.append(timed("captures", lambda: in_a_process("captures", options.captures)))
+    if not (options.tests or options.audits or options.captures):
+        made.error("there is nothing to do: --tests, --audits and --captures are all 0")
+    loops, words = [], ""
+    if options.tests:
+        plain = timed("a session without isolation", lambda: session(options.tests, "none"))
+        kept = slope(plain.samples)
+        for method in ("fork", "forkserver"):
+            run = functools.partial(session, options.tests, method)
+            loops.append(timed(f"tests by {method}", run, kept))
+        words = f"\n\nA session of pytest keeps {kept:.0f} bytes of each test by itself, taken off."
+    for name in ("audits", "captures"):
+        if turns := getattr(options, name):
+            loops.append(timed(name, functools.partial(in_a_process, name, turns)))
     text, data = report(loops)
-    text += (
-        f"\n\nA session of pytest keeps {kept:.0f} bytes of each test by itself, taken off here."
-    )
-    publish("soak", "What piles up in long loops", text, data, save=options.save)
+    publish("soak", "What piles up in long loops", text + words, data, save=options.save)
     return int(any(complaints(loop) for loop in loops))
 
 

@@ -72,3 +72,11 @@ def test_a_session_is_looked_at_while_it_runs(soak: Any) -> None:
     samples = soak.session(20, "forkserver")
     assert [each.turns for each in samples] == list(range(1, 21))
     assert min(each.processes for each in samples) >= 2  # the server, and a child at times
+
+
+def test_a_loop_of_no_turns_is_left_out_and_no_loop_at_all_is_an_error() -> None:
+    command = [sys.executable, "benchmarks/soak.py", "--tests=0", "--captures=0"]
+    done = subprocess.run([*command, "--audits=2"], capture_output=True, text=True, check=False)
+    assert [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:3]] == ["audits"]
+    done = subprocess.run([*command, "--audits=0"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "there is nothing to do" in done.stderr) == (2, True)
