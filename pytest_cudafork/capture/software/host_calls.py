@@ -48,6 +48,8 @@ _READS = {
     "__format__": "formatting",
 }
 _HIGHER_ORDER = "torch._higher_order_ops"
+_TRANSFORMS = "torch._functorch.eager_transforms"
+"""In torch 2.11 it adds up numbers of elements in a tensor, which never leaves the host."""
 _BRINGS = ("from_numpy", "frombuffer")
 _SEEDS = ("manual_seed", "seed", "set_rng_state")
 _CPU = re.compile(r"""["']cpu\b""")
@@ -193,6 +195,8 @@ class HostCalls:
                 if isinstance(data, (int, float)) and caller.startswith(_HIGHER_ORDER):
                     # Compiled, which is how they are used, they have no such constants.
                     return torch.full((), data, *args, **kwargs)
+                if caller == _TRANSFORMS and _stays_on_host(kwargs):
+                    return torch.stack([original(each, *args, **kwargs) for each in data])
                 self._refusals.host_data("torch.tensor")
             return original(data, *args, **kwargs)
 
@@ -286,7 +290,11 @@ def _brings(data: Any, kwargs: dict[str, Any]) -> bool:
     if isinstance(data, Tensor):
         return False
     many = hasattr(data, "__len__") or bool(getattr(data, "shape", ()))
-    return many or kwargs.get("device") is not None or is_device_set()
+    return many or not _stays_on_host(kwargs)
+
+
+def _stays_on_host(kwargs: dict[str, Any]) -> bool:
+    return kwargs.get("device") is None and not is_device_set()
 
 
 def _line_of_caller(frame: FrameType | None) -> str:

@@ -35,6 +35,19 @@ def _number_where_a_device_is_set(x: Any) -> Any:
         return x + torch.tensor(2.0)
 
 
+_AS_THE_TRANSFORMS = (
+    "def starts(x): return [int(at) for at in torch.tensor((2, 3)).cumsum(0).neg()]"
+)
+
+
+def _sizes_that_torch_adds_up(x: Any) -> Any:
+    """As ``jacrev`` and ``hessian`` of torch 2.11 do."""
+    module: dict[str, Any] = {"torch": torch, "__name__": "torch._functorch.eager_transforms"}
+    exec(_AS_THE_TRANSFORMS, module)
+    assert module["starts"](x) == [-2, -5]
+    return x + 1
+
+
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "item": lambda x: x.sum().item(),
     "bool": lambda x: bool(x.sum() > 0),
@@ -158,6 +171,7 @@ ALLOWED: dict[str, Callable[[Any], Any]] = {
     ),
     "a meta tensor": lambda x: torch.zeros(3, device="meta") + 1,
     "the default generator": lambda x: torch.rand(3, generator=torch.default_generator),
+    "sizes that torch adds up": _sizes_that_torch_adds_up,
     "a copy of the object": lambda x: copy.copy(x) + 1,
     "a deep copy": lambda x: copy.deepcopy(x) + 1,
 }
