@@ -1,8 +1,8 @@
-"""Streams and events of torch's present face, on builds that have none.
+"""Streams, events and graphs of torch's present face.
 
 A CPU build of torch derives ``torch.cuda.Stream`` and ``Event`` from dummy classes which refuse to
 be instantiated; these get a body that can be constructed and asked. Those of a CUDA build are made
-in C and ask the driver: other classes stand in for them.
+in C and ask the driver: other classes stand in for them. A graph is refused on both.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.observe.base.undo import UndoStack
-from pytest_cudafork.observe.torch.refusals import refused_call, refused_type
+from pytest_cudafork.observe.torch.refusals import refused_call
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.present import Simulation
@@ -33,7 +33,8 @@ def dress_dummies(sim: Simulation, undo: UndoStack) -> None:
 def stand_in_classes(sim: Simulation, undo: UndoStack) -> None:
     """Put other classes in the place of torch's own, until *undo*.
 
-    Code that took ``torch.cuda.Stream`` by name before keeps the real one.
+    Code that took ``torch.cuda.Stream`` by name before keeps the real one. The class of graphs
+    stays torch's own, with the methods that a look at captures hooks: only none can be made.
     """
     event = type("Event", (), {"__module__": "torch.cuda.streams", **_event_body(sim)})
     methods = {
@@ -48,11 +49,11 @@ def stand_in_classes(sim: Simulation, undo: UndoStack) -> None:
         "Stream": (stream, "torch.cuda.streams"),
         "ExternalStream": (stream, "torch.cuda.streams"),
         "Event": (event, "torch.cuda.streams"),
-        "CUDAGraph": (refused_type(sim, "CUDAGraph"), "torch.cuda.graphs"),
     }
     for name, (made, module) in places.items():
         undo.set(sim.cuda, name, made)
         undo.set(sys.modules[module], name, made)
+    undo.set(sim.cuda.CUDAGraph, "__new__", refused_call(sim, "CUDAGraph"))
 
 
 def _accepting(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -21,6 +21,18 @@ class Dummy:
         raise RuntimeError("a dummy")
 
 
+class Graph:
+    """The class of graphs of a CUDA build."""
+
+    keep_graph: bool
+
+    def __new__(cls, keep_graph: bool = False) -> Graph:
+        """Make one, as torch's does."""
+        made = super().__new__(cls)
+        made.keep_graph = keep_graph
+        return made
+
+
 @pytest.fixture
 def sim() -> Any:
     """GPUs that answer, with the dummies of a CPU build."""
@@ -89,16 +101,12 @@ def test_graphs_and_pools_are_refused(name: str, dressed: Any) -> None:
 
 
 def test_on_a_cuda_build_other_classes_stand_in(sim: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {
-        "torch.cuda.streams": ("Stream", "ExternalStream", "Event"),
-        "torch.cuda.graphs": ("CUDAGraph",),
-    }
-    for module_name, classes in names.items():
-        module: Any = ModuleType(module_name)
-        for name in classes:
-            setattr(module, name, Dummy)
-            setattr(sim.cuda, name, Dummy)
-        monkeypatch.setitem(sys.modules, module_name, module)
+    module: Any = ModuleType("torch.cuda.streams")
+    for name in ("Stream", "ExternalStream", "Event"):
+        setattr(module, name, Dummy)
+        setattr(sim.cuda, name, Dummy)
+    monkeypatch.setitem(sys.modules, "torch.cuda.streams", module)
+    sim.cuda.CUDAGraph = Graph
     with UndoStack() as undo:
         stand_in_classes(sim, undo)
         streams: Any = sys.modules["torch.cuda.streams"]
@@ -109,6 +117,10 @@ def test_on_a_cuda_build_other_classes_stand_in(sim: Any, monkeypatch: pytest.Mo
         assert stream.wait_event(event) is stream.wait_stream(stream) is None
         assert "torch.cuda.Stream" in repr(stream)
         assert not stream.is_capturing()
-        with pytest.raises(RuntimeError, match="refused CUDAGraph"):
-            sim.cuda.CUDAGraph()
+        for graph in (Graph, type("Derived", (Graph,), {})):
+            with pytest.raises(RuntimeError, match="refused CUDAGraph"):
+                graph()
+        # A look at captures hooks its methods.
+        assert sim.cuda.CUDAGraph is Graph
     assert sim.cuda.Stream is streams.Stream is Dummy
+    assert Graph(keep_graph=True).keep_graph
