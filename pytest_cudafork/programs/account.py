@@ -48,8 +48,10 @@ class Account:
     @property
     def is_good(self) -> bool:
         """Whether nothing of it is an error, none is lost, and enough was watched to say so."""
-        found = self.deeds.findings or self.deeds.captures.errors
-        return not found and not self.deeds.lost and self.deeds.judged
+        captures = self.deeds.captures
+        found = self.deeds.findings or captures.errors
+        unknown = self.deeds.lost or captures.broken or not self.deeds.judged
+        return not found and not unknown
 
     def lines(self, *, follows: str = "") -> list[str]:
         """Tell it.

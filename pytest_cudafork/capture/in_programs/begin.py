@@ -37,6 +37,7 @@ class ProgramCaptures(Listener):
         self._how = how
         self._watching: Watching | None = None
         self._for_ever = contextlib.ExitStack()
+        self._has_begun = False
         self._elsewhere = False
         self._told: set[str] = set()
         self._counts = _Counts()
@@ -46,8 +47,15 @@ class ProgramCaptures(Listener):
         after_import("torch", self._enter)
 
     def _enter(self, module: object) -> None:
-        if self._watching is not None:  # torch was executed again
+        if self._has_begun:  # torch was executed again
             return
+        self._has_begun = True
+        try:
+            self._set_up()
+        except Exception as error:  # the program runs as it would
+            _write({"broken": f"{type(error).__name__}: {error}"})
+
+    def _set_up(self) -> None:
         from pytest_cudafork.capture.choose import why_no_gpu
         from pytest_cudafork.capture.in_tests.listeners import Watching
 

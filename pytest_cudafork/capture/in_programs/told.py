@@ -21,6 +21,7 @@ class Captures:
         not_judged: how many values could not be judged, by the reason.
         judged: how many values were looked at.
         elsewhere: whether a graph was captured in another thread than the first, unseen.
+        broken: why processes could not look at captures.
 
     """
 
@@ -29,6 +30,7 @@ class Captures:
     not_judged: tuple[tuple[str, int], ...] = ()
     judged: int = 0
     elsewhere: bool = False
+    broken: tuple[str, ...] = ()
 
     def error_lines(self) -> list[str]:
         """Tell the errors."""
@@ -54,12 +56,13 @@ class Captures:
 
     def unseen(self) -> list[str]:
         """Say what was not looked at."""
-        if not self.elsewhere:
-            return []
-        return [
-            "graphs that other threads captured than the one that imported torch: nobody looked at "
-            "them"
-        ]
+        words = [f"captured graphs were not looked at: {why}" for why in self.broken]
+        if self.elsewhere:
+            words.append(
+                "graphs that other threads captured than the one that imported torch: nobody "
+                "looked at them"
+            )
+        return words
 
     def as_plain(self) -> dict[str, Any]:
         """Return it for other programs."""
@@ -86,6 +89,7 @@ def read_captures(records: Iterable[Record]) -> Captures:
         tuple(sorted(not_judged.items(), key=lambda pair: -pair[1])),
         sum(_number(each.get("judged", 0)) for each in told),
         any(each.get("elsewhere") for each in told),
+        tuple(dict.fromkeys(str(each["broken"]) for each in told if each.get("broken"))),
     )
 
 

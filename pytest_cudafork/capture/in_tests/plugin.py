@@ -20,10 +20,10 @@ from pytest_cudafork.capture.in_tests.possible import (
 )
 from pytest_cudafork.capture.in_tests.summary import CaptureSummary
 from pytest_cudafork.capture.interface.check_names import LOOKED_AT
+from pytest_cudafork.capture.interface.from_torch_on import from_torch_on
 from pytest_cudafork.capture.interface.seen import Listener
 from pytest_cudafork.check.failing import fail_report
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
@@ -114,15 +114,14 @@ class CaptureHooks:
         if not self._is_wanted(item):
             yield
             return
-        with contextlib.ExitStack() as undo:
 
-            def enter(module: object) -> None:
-                asked = self._graphs_are_chosen or self._graphs_are_asked_for
-                at_once = asked or captures_are_possible()
-                later = None if at_once else after_captures_are_possible
-                undo.enter_context(self._made().in_force(item.nodeid, later))
+        def look() -> contextlib.AbstractContextManager[None]:
+            asked = self._graphs_are_chosen or self._graphs_are_asked_for
+            at_once = asked or captures_are_possible()
+            later = None if at_once else after_captures_are_possible
+            return self._made().in_force(item.nodeid, later)
 
-            undo.callback(after_import("torch", enter))
+        with from_torch_on("captured graphs were not looked at", look):
             yield
 
     def _made(self) -> Watching:

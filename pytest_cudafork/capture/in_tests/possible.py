@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.base.after_import import Required, after_import
 from pytest_cudafork.settings.devices import has_real_driver
 
 __all__ = ["FIXTURE", "after_captures_are_possible", "any_asks_for_graphs", "captures_are_possible"]
@@ -46,5 +46,5 @@ def after_captures_are_possible(callback: Callable[[], None]) -> Callable[[], No
 
     undo = contextlib.ExitStack()
     for name in _SOFTWARE:
-        undo.callback(after_import(name, imported))
+        undo.callback(after_import(name, Required(imported)))
     return undo.close

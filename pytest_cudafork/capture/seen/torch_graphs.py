@@ -18,7 +18,7 @@ from pytest_cudafork.capture.cuda.nodes import work_in_progress
 from pytest_cudafork.capture.interface.backend import no_collections
 from pytest_cudafork.capture.interface.seen import watch_in_force
 from pytest_cudafork.capture.seen.graph_trees import inputs_noted
-from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.base.after_import import Required, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["hooked", "hooks_on"]
@@ -46,7 +46,7 @@ def hooked(elsewhere: Callable[[], None]) -> Iterator[None]:
         def stand_ins_are_there(module: Any) -> None:
             stack.enter_context(_other_threads(module.CUDAGraph, elsewhere))
 
-        stack.callback(after_import(_STAND_INS, stand_ins_are_there))
+        stack.callback(after_import(_STAND_INS, Required(stand_ins_are_there)))
         yield
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.capture.interface.from_torch_on import from_torch_on
 
 __all__ = ["StandIns"]
 
@@ -37,15 +37,12 @@ class StandIns:
             return (yield)
 
 
-@contextlib.contextmanager
-def _from_import_on() -> Iterator[None]:
+def _from_import_on() -> contextlib.AbstractContextManager[None]:
     """Be in force at once, or as soon as torch has been imported."""
-    with contextlib.ExitStack() as undo:
 
-        def enter(module: object) -> None:
-            from pytest_cudafork.capture.stand_ins.in_force import in_force
+    def stand_ins() -> contextlib.AbstractContextManager[None]:
+        from pytest_cudafork.capture.stand_ins.in_force import in_force
 
-            undo.enter_context(in_force())
+        return in_force()
 
-        undo.callback(after_import("torch", enter))
-        yield
+    return from_torch_on("nothing stood for the graphs of torch.cuda", stand_ins)

@@ -196,3 +196,56 @@ def test_off_nothing_of_it_is_imported(pytester: pytest.Pytester) -> None:
 def test_a_wrong_value_is_told(pytester: pytest.Pytester) -> None:
     result = run_session(pytester, "--cuda-fork-captures=look")
     result.stderr.fnmatch_lines(["*--cuda-fork-captures: 'look' is not a way*check, all, audit*"])
+
+
+def test_a_look_that_cannot_be_set_up_fails_the_tests_that_import_torch(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture
+        def no_methods(monkeypatch):
+            import torch
+            kind = type("CUDAGraph", (), {"__module__": "torch.cuda.graphs"})
+            monkeypatch.setattr(torch.cuda.graphs, "CUDAGraph", kind)
+        """
+    )
+    pytester.makepyfile(
+        """
+        def test_before(): pass
+        def test_without_methods(no_methods): pass
+        def test_after(): pass
+        """
+    )
+    result = run_session(pytester, "--cuda-fork-captures=check", "-v")
+    assert_no_crash(result)
+    assert outcomes(result) == {
+        "test_before": "PASSED", "test_without_methods": "FAILED ERROR", "test_after": "PASSED",
+    }  # fmt: skip
+    told = failure(result, "test_without_methods")
+    assert "captured graphs were not looked at, as setting that up failed: AttributeError" in told
+
+
+def test_stand_ins_that_cannot_be_set_up_fail_the_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import contextlib, torch
+        from pytest_cudafork.capture.stand_ins import in_force
+
+        @contextlib.contextmanager
+        def broken():
+            raise KeyError("CUDAGraph")
+            yield
+
+        def setup_module():
+            in_force.in_force = broken
+
+        def test_it(): pass
+        """
+    )
+    result = run_session(pytester, "--cuda-fork-graphs=software", "-v")
+    assert outcomes(result) == {"test_it": "FAILED ERROR"}
+    told = failure(result, "test_it")
+    assert "nothing stood for the graphs of torch.cuda, as setting that up failed: KeyErr" in told

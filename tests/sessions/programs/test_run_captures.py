@@ -60,3 +60,19 @@ def test_training_on_stand_ins_touches_nothing_and_its_schedule_is_told(tmp_path
     assert found["kind"] == "frozen-host-number"
     (named,) = next(one for one in SCRIPTS if one.name == "training_schedule").named_lines
     assert [where.rpartition("/")[2] for _, where in found["lines"]] == [named]
+
+
+def test_a_look_that_cannot_be_set_up_lets_the_program_run_and_fails_it(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "import sys\n"
+        "sys.modules['pytest_cudafork.capture.in_tests.listeners'] = None  # is not installed\n"
+        "import torch\n"
+        "print(torch.ones(1).item())\n"
+    )
+    done = watched("--captures", "--fail", "--report=told.json", "--json", "main.py", cwd=tmp_path)
+    assert done.stdout == "1.0\n"
+    assert done.stderr == ""
+    told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    assert (done.returncode, told["good"]) == (1, False)
+    [words] = [each for each in told["not_observable"] if "captured" in each]
+    assert words.startswith("captured graphs were not looked at: ModuleNotFoundError: import of")

@@ -58,6 +58,14 @@ def test_a_poisoned_child_is_told_with_all_three_lines() -> None:
     assert "also touched by" not in text
 
 
+def test_a_program_whose_captures_nobody_looked_at_is_not_good() -> None:
+    captures = {"k": "captures", "id": "1-7", "pid": 10, "t": 7}
+    found = account(PROCESS, {**captures, "found": {"broken": "KeyError: 'a'"}})
+    assert not found.is_good
+    assert "not observable: captured graphs were not looked at: KeyError: 'a'\n" in found.text()
+    assert account(PROCESS, {**captures, "found": {"judged": 2, "elsewhere": True}}).is_good
+
+
 def test_a_fork_that_has_done_no_harm_yet_is_told_and_is_no_error() -> None:
     found = account(PROCESS, TOUCH, FORK, CHILD)
     assert found.is_good

@@ -107,6 +107,22 @@ def test_torch_that_is_executed_again_changes_nothing(program: _Program) -> None
     assert program.captures._watching is before
 
 
+def test_a_look_that_cannot_be_set_up_is_written_down_and_the_program_runs_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = _Program()
+    watch = SimpleNamespace(observer=SimpleNamespace(note_captures=broken.found.append))
+    monkeypatch.setattr(begin, "current_watch", lambda: watch)
+    monkeypatch.setattr(choose, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(torch.cuda.graphs, "CUDAGraph", type("G", (), {"__module__": "torch"}))
+    for _ in range(2):  # torch was executed again
+        broken.captures._enter(torch)
+    broken.end()
+    [found] = broken.found
+    assert found["broken"].startswith("AttributeError: ")
+    assert "capture_begin" in found["broken"]
+
+
 def test_nothing_begins_without_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[str] = []
     monkeypatch.setattr(begin.ProgramCaptures, "begin", lambda self: began.append(self._how))

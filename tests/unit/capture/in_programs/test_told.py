@@ -50,6 +50,12 @@ def test_what_several_processes_found_is_told_once() -> None:
     assert "other threads" in unseen
 
 
+def test_why_nothing_was_looked_at_is_told_once() -> None:
+    captures = read_captures([record({"broken": "KeyError: 'a'"})] * 2 + [record({"judged": 1})])
+    assert captures.broken == ("KeyError: 'a'",)
+    assert captures.unseen() == ["captured graphs were not looked at: KeyError: 'a'"]
+
+
 def test_an_error_is_told_in_full_and_a_suspicion_in_short() -> None:
     captures = Captures((FINDING,), (OTHER,), (("a kernel", 4),), 5)
     lines = captures.error_lines()
