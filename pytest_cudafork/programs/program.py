@@ -5,7 +5,7 @@ What the program says is its output and its exit status; what it did, the ledger
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, subprocess, time
@@ -19,6 +19,11 @@ from pytest_cudafork.programs.output import KeptOutput
 
 _GRACE_SECONDS = 2.0
 """How long what a program has started may outlive it before that counts as left running."""
+_FORK_SERVER_SECONDS = 30.0
+"""The same for a fork server of ``multiprocessing``: it goes by itself when all that use it have
+gone, but that takes a while where much is imported in it, torch above all."""
+_FORK_SERVER = "from multiprocessing.forkserver import main"
+"""What its command line holds, and with it that of each process it has forked."""
 _LOOK_SECONDS = 0.01
 _STACKS_SECONDS = 10.0
 """How long the descendants of a program whose time is up may take to write their stacks."""
@@ -92,10 +97,22 @@ class _ProgramSupervisor(Supervisor):
 
 def _still_running(cookie: bytes) -> tuple[LeftProcess, ...]:
     """Return what has the mark and does not end by itself within a moment."""
-    until = time.monotonic() + _GRACE_SECONDS
-    while (found := leftovers.busy_processes(cookie)) and time.monotonic() < until:
+    begun = time.monotonic()
+    while found := leftovers.busy_processes(cookie):
+        waited = time.monotonic() - begun
+        if waited >= _FORK_SERVER_SECONDS:
+            break
+        if waited >= _GRACE_SECONDS and not all(_is_fork_server(pid, found) for pid in found):
+            break
         time.sleep(_LOOK_SECONDS)
     return tuple(LeftProcess(pid, process_state.program_of(pid)) for pid in found)
+
+
+def _is_fork_server(pid: int, among: Collection[int]) -> bool:
+    """Whether a process is a fork server, and none that another of these has forked."""
+    command = process_state.program_of(pid)
+    # One without a command line has ended since.
+    return not command or (_FORK_SERVER in command and process_state.parent_of(pid) not in among)
 
 
 def run_program(

@@ -90,6 +90,53 @@ def test_what_ends_with_it_was_not_left_running(monkeypatch: pytest.MonkeyPatch)
     assert run(code).left == ()
 
 
+def served(folder: Path, seconds: float, end: str) -> ProgramRun:
+    """Run a program with a fork server that takes so long to end, and a process of it."""
+    (folder / "slow.py").write_text(
+        "import atexit, os, time\n"
+        "def wait(me=os.getpid()):\n"
+        f"    os.getpid() == me and time.sleep({seconds})\n"
+        "atexit.register(wait)\n"
+    )
+    code = (
+        "import multiprocessing, os, time\n"
+        "context = multiprocessing.get_context('forkserver')\n"
+        "context.set_forkserver_preload(['slow'])\n"
+        f"{end}"
+    )
+    env = {**os.environ, "PYTHONPATH": str(folder)}
+    return run_program([sys.executable, "-S", "-c", code], env, timeout=300)
+
+
+JOINED = "one = context.Process(target=print)\none.start()\none.join()\n"
+LEFT = "context.Process(target=time.sleep, args=(10000,)).start()\nos._exit(0)\n"
+
+
+def test_a_fork_server_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(program, "_FORK_SERVER_SECONDS", 300.0)
+    ended = served(tmp_path, 0.3, JOINED)
+    assert (ended.ending.exitcode, ended.stdout.data, ended.left) == (0, b"\n", ())
+
+
+def test_one_that_does_not_end_was_left_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(program, "_FORK_SERVER_SECONDS", 0.1)
+    [left] = served(tmp_path, 10000, JOINED).left
+    assert "multiprocessing.forkserver" in left.command
+    assert is_gone(left.pid)
+
+
+def test_what_a_fork_server_has_forked_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(program, "_FORK_SERVER_SECONDS", float("inf"))
+    assert len(served(tmp_path, 0, LEFT).left) == 2
+
+
 def test_one_that_hangs_is_ended_with_the_stacks_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
