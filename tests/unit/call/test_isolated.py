@@ -46,7 +46,9 @@ def test_in_its_own_child_it_runs_in_place() -> None:
     def down(depth: int) -> list[int]:
         return [os.getpid(), *(down(depth - 1) if depth else [])]
 
-    @isolated(method="fork")
+    # No fork of this process: an earlier test may have had a CUDA build of torch try to initialize,
+    # which leaves its mark on forks even where there is no driver.
+    @isolated(method="forkserver")
     def other() -> list[int]:
         return [os.getpid(), *down(1)]
 
