@@ -18,16 +18,32 @@ from tests.support import interpreters
 def require_cpu_build_of_torch() -> None:
     """Skip a module that states what a build of torch without CUDA does.
 
-    What a build with CUDA does is held by the specimens and by the tests on a GPU. torch is not
-    imported for the answer: that takes seconds, and pytester forgets it and breaks it.
+    What a build with CUDA does is held by the specimens and by the tests on a GPU.
+    """
+    version = _version_of_torch()
+    if version is None:
+        pytest.skip("torch is not installed", allow_module_level=True)
+    if version["cuda"] is not None:
+        pytest.skip(f"torch {version['__version__']} has CUDA", allow_module_level=True)
+
+
+def is_cuda_build_of_torch() -> bool:
+    """Whether the torch that an import would find, if there is one, was built with CUDA."""
+    version = _version_of_torch()
+    return version is not None and version["cuda"] is not None
+
+
+def _version_of_torch() -> dict[str, Any] | None:
+    """Return what torch's file ``version.py`` says; None without torch.
+
+    torch is not imported for the answer: that takes seconds, and pytester forgets it and breaks it.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        pytest.skip("torch is not installed", allow_module_level=True)
+        return None
     version: dict[str, Any] = {}
     exec(Path(spec.origin).with_name("version.py").read_text(encoding="utf-8"), version)
-    if version["cuda"] is not None:
-        pytest.skip(f"torch {version['__version__']} has CUDA", allow_module_level=True)
+    return version
 
 
 PRELUDE = '''
