@@ -53,29 +53,45 @@ class Broken(NamedTuple):
 
 
 class Driver:
-    """The driver of this process, asked after each test."""
+    """The driver of this process, asked after each test: of what ``look`` has found last."""
 
     def __init__(self) -> None:
+        self._mapped: CDLL | None = None
         self._library: CDLL | None = None
+        """The driver's library, if it was initialized in this process at the last look."""
         self._log_place: Any = None
         """Where in the driver's log the test began; None: before the driver had one."""
 
     def begin(self) -> None:
         """Take note of what the driver has logged before a test."""
         self._log_place = None
-        library = self._initialized()
+        self.look()
+        library = self._library
         if library is not None and hasattr(library, "cuLogsCurrent"):
             place = ctypes.c_uint()
             if library.cuLogsCurrent(ctypes.byref(place), 0) == _SUCCESS:
                 self._log_place = place
 
+    def look(self) -> None:
+        """Look whether the driver is initialized in this process; what is asked goes by that.
+
+        The loader looks for a driver that is not there in many folders: once a phase, not for each
+        question, or it would be most of the time of a short test.
+        """
+        self._library = None
+        if self._mapped is None:
+            self._mapped = native_libs.mapped(probe.LIBCUDA)
+        if self._mapped is not None and probe.ask_driver().driver is probe.Driver.INITIALIZED:
+            self._library = self._mapped
+
+    @property
     def is_initialized(self) -> bool:
-        """Whether the driver is initialized in this process."""
-        return self._initialized() is not None
+        """Whether the driver was initialized in this process at the last look."""
+        return self._library is not None
 
     def is_capturing(self) -> bool:
         """Whether a capture runs on a blocking stream of the current context."""
-        library = self._initialized()
+        library = self._library
         if library is None:
             return False
         status = ctypes.c_int()
@@ -87,7 +103,7 @@ class Driver:
 
         An error is one that stays if the same question gets it again.
         """
-        library = self._initialized()
+        library = self._library
         if library is None:
             return None
         for device, code in self._answers(library):
@@ -98,7 +114,7 @@ class Driver:
 
     def log(self) -> str:
         """Return what the driver has logged since the test began, if it keeps a log (12.9 on)."""
-        library = self._initialized()
+        library = self._library
         if library is None or not hasattr(library, "cuLogsDumpToMemory"):
             return ""
         buffer, size = ctypes.create_string_buffer(_LOG_BYTES), ctypes.c_size_t(_LOG_BYTES)
@@ -112,14 +128,6 @@ class Driver:
     def refused_a_capture(self) -> bool:
         """Whether the driver's log has an error of a capture since the test began."""
         return _CAPTURE_IN_LOG in self.log()
-
-    def _initialized(self) -> CDLL | None:
-        """Return the driver's library if it is initialized in this process."""
-        if self._library is None:
-            self._library = native_libs.mapped(probe.LIBCUDA)
-        if self._library is None or probe.ask_driver().driver is not probe.Driver.INITIALIZED:
-            return None
-        return self._library
 
     def _answers(self, library: CDLL) -> Iterator[tuple[int | None, int]]:
         """Ask each context that is there; yield its device and the error that stays, or 0."""

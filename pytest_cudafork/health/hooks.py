@@ -34,8 +34,6 @@ class HealthHooks:
         self._isolated = isolated
         self._pid = os.getpid()
         self._driver = Driver()
-        self._has_driver = False
-        """Whether the driver was initialized when the last phase was over."""
         self._allocator = Allocator()
         self._last_healthy = ""
         self._errors: list[BaseException] = []
@@ -67,7 +65,7 @@ class HealthHooks:
         errors, self._errors = self._errors, []
         if not self._ran_here:
             return
-        if errors and self._driver.is_initialized():
+        if errors and self._driver.is_initialized:
             tracebacks.release(errors)
         if fitness.unfit(item.config) is None:
             self._last_healthy = item.nodeid
@@ -117,9 +115,7 @@ class HealthHooks:
 
     def _ask(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Ask; what is wrong fails the report."""
-        # The loader looks for a driver that is not there in many folders: asked once, not by each
-        # question, or it would be most of the time of a short test.
-        self._has_driver = self._driver.is_initialized()
+        self._driver.look()
         if report.when != "teardown" and self._is_capturing():
             return  # a fixture may hold a capture open for the test: it is asked after the teardown
         found = self._sickness(suspicious=report.failed)
@@ -131,16 +127,16 @@ class HealthHooks:
                 vars(report)[words.NAME] = {words.KEPT: kept}
 
     def _is_capturing(self) -> bool:
-        return (self._has_driver and self._driver.is_capturing()) or self._allocator.is_capturing()
+        return self._driver.is_capturing() or self._allocator.is_capturing()
 
     def _sickness(self, *, suspicious: bool) -> str:
         """Return what is wrong in one line, or ""."""
         if self._is_capturing():
             return words.OPEN_CAPTURE
-        broken = self._driver.broken() if self._has_driver else None
+        broken = self._driver.broken()
         if broken is not None:
             return str(broken)
-        suspicious = suspicious or (self._has_driver and self._driver.refused_a_capture())
+        suspicious = suspicious or self._driver.refused_a_capture()
         return self._allocator.left_by_capture(suspicious=suspicious)
 
     def _blame(self, item: pytest.Item, report: pytest.TestReport, found: str) -> None:

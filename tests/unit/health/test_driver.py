@@ -98,6 +98,38 @@ def library(monkeypatch: pytest.MonkeyPatch) -> _Library:
     return made
 
 
+def _looked() -> driver.Driver:
+    made = driver.Driver()
+    made.look()
+    return made
+
+
+def test_a_driver_is_looked_for_once_a_phase_and_not_for_each_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(native_libs, "mapped", looked.append)
+    asked = driver.Driver()
+    for phase in range(1, 3):
+        asked.look()
+        answers = (asked.is_capturing(), asked.broken(), asked.refused_a_capture(), asked.log())
+        assert answers == (False, None, False, "")
+        assert looked == [probe.LIBCUDA] * phase
+
+
+def test_what_is_asked_goes_by_the_last_look(
+    library: _Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library.errors[11] = [700]
+    asked = _looked()
+    gone = probe.DriverAnswer(probe.Driver.POISONED)
+    monkeypatch.setattr(probe, "ask_driver", lambda: gone)  # as after a fork
+    assert asked.broken() is not None
+    asked.look()
+    assert not asked.is_initialized
+    assert asked.broken() is None
+
+
 def test_a_driver_that_is_not_there_or_not_initialized_is_asked_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,16 +137,16 @@ def test_a_driver_that_is_not_there_or_not_initialized_is_asked_nothing(
         monkeypatch.setattr(native_libs, "mapped", lambda name, it=mapped: it)
         clean = probe.DriverAnswer(probe.Driver.NOT_INITIALIZED)
         monkeypatch.setattr(probe, "ask_driver", lambda answer=clean: answer)
-        asked = driver.Driver()
+        asked = _looked()
         asked.begin()
-        answers = (asked.is_initialized(), asked.is_capturing(), asked.broken(), asked.log())
+        answers = (asked.is_initialized, asked.is_capturing(), asked.broken(), asked.log())
         assert answers == (False, False, None, "")
 
 
 def test_a_healthy_driver_is_left_as_it_was(library: _Library) -> None:
     library.active[1] = True
-    asked = driver.Driver()
-    assert asked.is_initialized()
+    asked = _looked()
+    assert asked.is_initialized
     assert asked.broken() is None
     assert library.stack == [11]
     assert library.retained == {0: 1, 1: 0}
@@ -125,7 +157,7 @@ def test_a_context_that_repeats_its_error_is_broken(library: _Library, context: 
     library.active[1] = True
     library.errors[context] = [700]
     library.stack = [7, 11] if context == 12 else [context]
-    found = driver.Driver().broken()
+    found = _looked().broken()
     assert found is not None
     assert found.device == (1 if context == 12 else 0)
     assert str(found).endswith(
@@ -139,7 +171,7 @@ def test_an_error_that_goes_away_or_says_nothing_of_health_is_none(
     library: _Library, answers: list[int]
 ) -> None:
     library.errors[11] = answers
-    assert driver.Driver().broken() is None
+    assert _looked().broken() is None
 
 
 @pytest.mark.parametrize("name", ["retain_answer", "push_answer"])
@@ -147,16 +179,16 @@ def test_a_context_that_cannot_even_be_taken_is_broken(library: _Library, name: 
     library.active[1] = True
     setattr(library, name, 719)
     library.stack = [7]
-    found = driver.Driver().broken()
+    found = _looked().broken()
     assert found is not None
     assert (found.code, found.name, found.words) == (719, "error 719", "unknown to this driver")
 
 
 def test_without_a_current_context_the_primary_ones_are_asked(library: _Library) -> None:
     library.stack = []
-    assert driver.Driver().broken() is None
+    assert _looked().broken() is None
     library.errors[11] = [710]
-    found = driver.Driver().broken()
+    found = _looked().broken()
     assert found is not None
     assert found.device == 0
 
@@ -166,11 +198,11 @@ def test_without_a_current_context_the_primary_ones_are_asked(library: _Library)
 )
 def test_a_capture_is_seen(library: _Library, answer: tuple[int, int], capturing: bool) -> None:
     library.capture = answer
-    assert driver.Driver().is_capturing() is capturing
+    assert _looked().is_capturing() is capturing
 
 
 def test_the_log_is_that_of_the_test_or_all_of_it(library: _Library) -> None:
-    asked = driver.Driver()
+    asked = _looked()
     assert asked.log() == "[E] it broke"
     asked.begin()
     asked.log()
@@ -179,7 +211,7 @@ def test_the_log_is_that_of_the_test_or_all_of_it(library: _Library) -> None:
 
 
 def test_a_capture_that_the_driver_has_refused_stands_in_its_log(library: _Library) -> None:
-    asked = driver.Driver()
+    asked = _looked()
     assert not asked.refused_a_capture()
     library.log = "[E] Returning 900 (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) from cuStreamSync"
     assert asked.refused_a_capture()
@@ -188,6 +220,6 @@ def test_a_capture_that_the_driver_has_refused_stands_in_its_log(library: _Libra
 def test_an_older_driver_keeps_no_log(library: _Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(_Library, "cuLogsCurrent")
     monkeypatch.delattr(_Library, "cuLogsDumpToMemory")
-    asked = driver.Driver()
+    asked = _looked()
     asked.begin()
     assert asked.log() == ""

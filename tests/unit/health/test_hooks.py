@@ -43,7 +43,8 @@ class _Gpu(ModuleType):
 
         return SimpleNamespace(
             begin=lambda: None,
-            is_initialized=lambda: True,
+            look=lambda: None,
+            is_initialized=True,
             is_capturing=lambda: self.capturing,
             broken=broken,
             refused_a_capture=lambda: self.refused,
