@@ -122,7 +122,7 @@ class ChangeAudit:
         }
 
     def _file_of(self, package: str) -> str:
-        return self._repository.own_file(f"cudafork/imports-{package}.json")
+        return os.path.join(self._repository.own_folder, f"imports-{package}.json")
 
     def _name_of(self, path: str) -> str:
         names = self._digests.names(path) if path else ()
@@ -186,7 +186,7 @@ class ChangeAudit:
         within = tuple(self.change.folders)
         differing = self._differing(record).difference(self.change.files)
         untold = {path for path in differing if not path.startswith(within)}
-        return frozenset(untold - self._repository.tracked() if untold else ())
+        return frozenset(untold - self._repository.tracked if untold else ())
 
     @property
     def few(self) -> bool:

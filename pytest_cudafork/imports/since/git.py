@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from collections.abc import Sequence
@@ -71,9 +72,10 @@ class Repository:
 
         """
         commit = self._commit(ref)
-        differs = ("diff", "--name-only", "--no-renames", "--ignore-submodules=none", "-z")
-        changed = self._names(*differs, commit, "--")
-        appeared = self._names(*differs, "--diff-filter=AD", commit, "--")
+        differs = ("diff", "--name-status", "--no-renames", "--ignore-submodules=none", "-z")
+        told = self._names(*differs, commit, "--")  # a letter, a name, and so on
+        changed = told[1::2]
+        appeared = [name for letter, name in zip(told[::2], changed, strict=True) if letter in "AD"]
         untracked = self._names("ls-files", "--others", "--exclude-standard", "-z")
         short = self._ask("rev-parse", "--short", commit)
         files, new = sorted({*changed, *untracked}), sorted({*appeared, *untracked})
@@ -99,13 +101,15 @@ class Repository:
         done = self._run("check-ignore", "--quiet", "--", path)
         return done.returncode == 0
 
+    @functools.cached_property
     def tracked(self) -> frozenset[str]:
-        """Return the files that git keeps, relative to ``root``; those of submodules, too."""
+        """The files that git keeps, relative to ``root``; those of submodules, too."""
         return frozenset(self._names("ls-files", "--recurse-submodules", "-z"))
 
-    def own_file(self, name: str) -> str:
-        """Return the path of a file in git's own folder, where nothing is tracked or cleaned."""
-        return os.path.join(self.root, self._ask("rev-parse", "--git-path", name))
+    @functools.cached_property
+    def own_folder(self) -> str:
+        """A folder for our files in git's own, where nothing is tracked or cleaned."""
+        return os.path.join(self.root, self._ask("rev-parse", "--git-path", "cudafork"))
 
     def _names(self, *args: str) -> list[str]:
         return [name for name in self._ask(*args).split("\0") if name]

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.since.change_audit import ChangeAudit
-from pytest_cudafork.imports.since.git import GitError
+from pytest_cudafork.imports.since.git import GitError, Repository
 from pytest_cudafork.imports.values.records import Files, ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.values.targets import Target, targets_of
@@ -74,6 +74,20 @@ def test_the_first_audit_imports_all_and_says_why(made: GitRepository) -> None:
         f"since HEAD ({change.change.commit}): all 4 imports of pkg: there is no record of an "
         "earlier audit"
     )
+
+
+def test_git_is_asked_nothing_twice(made: GitRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    run = Repository._run
+    monkeypatch.setattr(
+        Repository, "_run", lambda self, *args: asked.append(args) or run(self, *args)
+    )
+    audit(made)
+    made.write({"pkg/a.py": "x = 1"})
+    asked.clear()
+    audit(made)
+    assert len(asked) == len(set(asked))
+    assert sum(args[0] == "diff" for args in asked) == 1
 
 
 def test_after_that_it_is_what_a_change_reaches(made: GitRepository) -> None:

@@ -64,15 +64,15 @@ def test_what_a_hook_of_git_finds_set_leads_nowhere_else(
 
 def test_what_is_ignored_is_told(made: GitRepository) -> None:
     repository = Repository(str(made.folder))
-    assert "same.py" in repository.tracked()
-    assert not {"ignored.py", "new \u6f22.py"} & repository.tracked()
+    assert "same.py" in repository.tracked
+    assert not {"ignored.py", "new \u6f22.py"} & repository.tracked
     assert repository.ignores(str(made.folder / "ignored.py"))
     assert not repository.ignores(str(made.folder / "same.py"))
 
 
-def test_its_own_file_is_in_gits_folder(made: GitRepository) -> None:
-    path = Repository(str(made.folder / "sub")).own_file("cudafork/x.json")
-    assert path == str(made.folder.resolve() / ".git" / "cudafork" / "x.json")
+def test_its_own_folder_is_in_gits(made: GitRepository) -> None:
+    path = Repository(str(made.folder / "sub")).own_folder
+    assert path == str(made.folder.resolve() / ".git" / "cudafork")
 
 
 def test_an_unknown_commit_is_an_error(made: GitRepository) -> None:
