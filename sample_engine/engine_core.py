@@ -196,22 +196,23 @@ def _connector(runner: ModelRunner) -> KVConnector | None:
     if speculator is not None:  # its own cache travels with the model's
         layers += speculator.caches
         modules += speculator.modules
-    computed = str(runner.dtype).removeprefix("torch.")
     return KVConnector(
         config,
         BlockMover([blocks_of(cache) for layer in layers for cache in layer]),
         model_hash=model_hash(modules, (runner.model_config, len(layers))),
-        dtype="-".join(dict.fromkeys((computed, _dtype_of_cache(runner)))),
+        dtype="-".join(dict.fromkeys(_dtypes(runner))),
         block_size=runner.config.block_size,
     )
 
 
-def _dtype_of_cache(runner: ModelRunner) -> str:
-    """How keys and values are kept."""
-    return "fp8_e4m3" if runner.spec.fp8_cache else str(runner.dtype).removeprefix("torch.")
+def _dtypes(runner: ModelRunner) -> tuple[str, str]:
+    """In what the model computes, and in what keys and values are kept."""
+    computed = str(runner.dtype).removeprefix("torch.")
+    return computed, "fp8_e4m3" if runner.spec.fp8_cache else computed
 
 
 def _info(runner: ModelRunner) -> dict[str, Any]:
+    dtype, kv_cache_dtype = _dtypes(runner)
     return {
         "model": runner.config.model,
         "backend": " and ".join(
@@ -231,8 +232,8 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
         "sums_over_ranks": runner.ranks.way if runner.ranks else None,
         "async_scheduling": runner.config.async_scheduling,
         "cudagraph_mode": runner.cudagraph_mode.value,
-        "dtype": str(runner.dtype).removeprefix("torch."),
-        "kv_cache_dtype": _dtype_of_cache(runner),
+        "dtype": dtype,
+        "kv_cache_dtype": kv_cache_dtype,
         "num_blocks": runner.num_blocks,
         "block_size": runner.config.block_size,
         "max_model_len": runner.max_model_len,
