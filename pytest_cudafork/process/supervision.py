@@ -28,7 +28,7 @@ from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.signals import ChildSignal
 
 _READ_BYTES = 1 << 18
-_MOST_FDS = 2
+_MOST_FDS = 3
 _STACKS_SECONDS = 10.0
 """How long a child that is told to abort may take to write its stacks."""
 EXIT_SECONDS = 10.0

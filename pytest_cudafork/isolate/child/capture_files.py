@@ -14,6 +14,7 @@ import pytest
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.isolate.captured_output import Kept
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import messages
 
@@ -90,22 +91,27 @@ def _file_of(part: Any) -> int:
         return -1
 
 
-def share_capture(config: pytest.Config, channel: Channel) -> None:
+def share_capture(config: pytest.Config, channel: Channel) -> Kept:
     """Give the parent the files that hold this process's captured output, for after a crash.
 
-    pytest empties them at the end of each phase, so they hold the output of the phase that crashed.
-    With ``--capture=sys`` there are none, so the text is written to memory files as well.
+    pytest empties them at the end of each phase, so they hold the output of the phase that crashed;
+    what it has read goes into the file that is returned. With ``--capture=sys`` there are none, so
+    the text is written to memory files as well.
     """
+    kept = Kept()
+    channel.send(messages.CaptureFiles(), [kept.fd, *_files_to_share(config)])
+    return kept
+
+
+def _files_to_share(config: pytest.Config) -> list[int]:
     streams = pytest_internals.captured_streams(config)
     if streams is None:
-        return
+        return []
     if streams[0] is None and forked.claim_of(config).every_test:
         # pytest-forked keeps the output of a crash with --capture=no, too
-        channel.send(messages.CaptureFiles(), [_mirror("stdout"), _mirror("stderr")])
-        return
+        return [_mirror("stdout"), _mirror("stderr")]
     fds = [_readable_file_of(part) for part in streams]
-    if all(fd >= 0 for fd in fds):
-        channel.send(messages.CaptureFiles(), fds)
+    return fds if all(fd >= 0 for fd in fds) else []
 
 
 def _mirror(name: str) -> int:

@@ -67,7 +67,7 @@ class ItemServer:
             FrameError: The parent sent something that is no message.
 
         """
-        capture_files.share_capture(self._reporter.config, channel)
+        self._reporter.kept = capture_files.share_capture(self._reporter.config, channel)
         while isinstance(order := channel.receive(), messages.Run):
             if (yield from self._run(channel, order)):
                 return

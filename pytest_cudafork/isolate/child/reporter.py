@@ -16,6 +16,7 @@ from pytest_cudafork.compat import pluggy_internals, pytest_internals, pytest_re
 from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
+from pytest_cudafork.isolate.captured_output import Kept
 from pytest_cudafork.isolate.child import capture_files, plugins
 from pytest_cudafork.isolate.report_data import (
     CASE,
@@ -50,6 +51,8 @@ class Reporter:
         self._packer = ReportPacker(config)
         self._terminal = live_text.ChildTerminal(config, self._tell, self._wait)
         self._starts = 0
+        self.kept: Kept | None = None
+        """Where the parent finds what a phase has written if the report never comes."""
 
     def take_over(self, session: pytest.Session) -> None:
         """Let what is told in this process reach this, the session's counters and live logs only.
@@ -78,6 +81,8 @@ class Reporter:
             self._terminal.flush()
         self._channel = channel
         self._starts = 0
+        if channel is not None and self.kept is not None:
+            self.kept.begin()
         self._packer.begin_test()
         self._terminal.begin(position)
 
@@ -86,6 +91,8 @@ class Reporter:
         self._starts += 1
         if self._starts > 1:
             self._tell(messages.RunsAgain())
+            if self.kept is not None:
+                self.kept.begin()
 
     def _leave_if_not_mine(self) -> None:
         """End a process that the test has forked and that ran out of it, before others see it."""
@@ -96,11 +103,12 @@ class Reporter:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send what the phase has written, for the case that the report never comes."""
-        if self._channel is not None and call.when is not None:
+        """Keep what the phase has written, for the case that the report never comes."""
+        mine = self._channel is not None and self._channel.is_mine
+        if mine and self.kept is not None and call.when is not None:
             sections = pytest_internals.sections_of(item, call.when)
             if sections:
-                self._tell(messages.CapturedText([list(one) for one in sections]))
+                self.kept.keep(call.when, sections)
         return (yield)
 
     @pytest.hookimpl(trylast=True)

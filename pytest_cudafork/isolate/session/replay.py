@@ -9,7 +9,7 @@ import pytest
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import os, time
 from pytest_cudafork.errors import ChildError, ChildTimeout
-from pytest_cudafork.isolate import coverage_data, live_text, policy, report_data
+from pytest_cudafork.isolate import captured_output, coverage_data, live_text, policy, report_data
 from pytest_cudafork.isolate.session import failure, other_plugins, report_checks
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.supervision import Ending, Said
@@ -20,7 +20,6 @@ _HANDLED = (
     messages.Report,
     messages.CaughtWarning,
     messages.TerminalText,
-    messages.CapturedText,
     messages.Coverage,
     messages.PhaseBegins,
     messages.CaptureFiles,
@@ -36,13 +35,11 @@ class Replay:
         self.method = method
         """How it is isolated, which its reports say."""
         self.capture_fds: list[int] = []
-        """The files that hold the child's captured output; they belong to who runs the child."""
+        """As with ``messages.CaptureFiles``; they belong to who runs the child."""
         self.answer: Callable[[messages.Message], None] | None = None
         """Sends a message to the child."""
         self._stop: BaseException | None = None
         self._output: list[tuple[str, str]] = []
-        self._unreported: list[tuple[str, str]] = []
-        """What the test has written that no report has said yet."""
         self.reports: list[pytest.TestReport] = []
         self._like: report_data.Likeness | None = None
         """What the next report may be like."""
@@ -98,8 +95,6 @@ class Replay:
                     warning = caught_warnings.load(message)
                 case messages.TerminalText():
                     live_text.show(self._item.config, message)
-                case messages.CapturedText():
-                    self._unreported += report_checks.checked_sections(message.sections)
                 case messages.Coverage():
                     coverage_data.gathered(self._item.config).add(message.data)
                 case messages.PhaseBegins():
@@ -135,12 +130,13 @@ class Replay:
                 session.shouldstop = session.shouldstop or message.shouldstop
                 session.shouldfail = session.shouldfail or message.shouldfail
                 self.last = message.last
+                for fd in self.capture_fds[:1]:
+                    captured_output.forget(fd)
                 self._allowed = _AFTER_THE_TEST
                 return Said.LEAVING if self.last else Said.DONE
             case messages.RunsAgain():
                 self.runs += 1
                 self._phase = None
-                self._unreported.clear()
                 other_plugins.announce_rerun(self._item)
             case messages.SessionStop():
                 self._stop = pytest.exit.Exception(message.reason, message.returncode)
@@ -169,7 +165,6 @@ class Replay:
             vars(report)["isolated_since"] = self.method.since
         if type(report) is pytest.TestReport:  # a subtest's report ends no phase
             self.reports.append(report)
-            self._unreported.clear()
             own = sum(each.duration for each in self.reports)
             vars(report)["isolation_seconds"] = max(0.0, time.monotonic() - self._began - own)
         self._item.ihook.pytest_runtest_logreport(report=report)
@@ -227,13 +222,20 @@ class Replay:
     ) -> pytest.TestReport:
         # as pytest does: a report has the sections of the phases before
         told = self.reports[-1].sections if self.reports else ()
-        sections = [*told, *self._unreported, *self._output]
+        sections = [*told, *self._output]
         return failure.report(self._item, phase, error, sections, seconds)
 
     def add_output(self) -> None:
-        """Add what the dead child had written, and nobody has read, to the failure's sections."""
+        """Add what the dead child had written, and no report has said, to the failure's sections.
+
+        What its pytest has read is kept for it; the rest is in the files of its capture.
+        """
         phase = self.phase
-        for fd, name in zip(self.capture_fds, ("stdout", "stderr"), strict=False):
+        told = report_checks.told_phases(self.reports)
+        for fd in self.capture_fds[:1]:
+            kept = [sections for when, sections in captured_output.kept(fd) if when not in told]
+            self._output += [one for sections in kept for one in sections]
+        for fd, name in zip(self.capture_fds[1:], ("stdout", "stderr"), strict=False):
             text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
             if text:
                 self._output.append((f"Captured {name} {phase}", text))

@@ -56,17 +56,6 @@ def check_report(report: pytest.TestReport) -> None:
     _check_longrepr(report, expected)
 
 
-def checked_sections(sections: list[Any]) -> list[tuple[str, str]]:
-    """Return the sections of a report that is yet to come.
-
-    Raises:
-        TypeError: They are something else.
-
-    """
-    _require(_are_pairs(sections, str), "sections", sections)
-    return [(name, text) for name, text in sections]
-
-
 def _check_longrepr(report: pytest.TestReport, expected: bool) -> None:
     """Look at what a report shows; pytest unpacks a skip's, and renders a failure's."""
     longrepr: Any = report.longrepr
@@ -131,6 +120,11 @@ def next_phase(reports: list[pytest.TestReport]) -> Phase:
     if setup.passed and "call" not in done and "teardown" not in done:
         return "call"
     return "teardown"
+
+
+def told_phases(reports: list[pytest.TestReport]) -> frozenset[str]:
+    """Return the phases that have been reported of a test's last run."""
+    return frozenset(_last_run(reports))
 
 
 def missing_phase(reports: list[pytest.TestReport], *, calls: bool = True) -> Phase | None:

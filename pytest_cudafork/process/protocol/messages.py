@@ -203,7 +203,11 @@ class Shown(Message):
 
 @of_kind("capture")
 class CaptureFiles(Message):
-    """The descriptors that come with this hold captured output: standard output, then error."""
+    """The descriptors that come with this hold captured output.
+
+    First what is read already (``captured_output.Kept``); then, where pytest captures into files,
+    standard output and error.
+    """
 
 
 @of_kind("report")
@@ -216,17 +220,6 @@ class Report(Message):
     data: Any
     wait: bool = False
     """Whether the child waits until it is shown."""
-
-
-@of_kind("captured")
-class CapturedText(Message):
-    """What pytest has read from its capture for a report that is about to be made.
-
-    ``sections`` are pairs as in a report. From now on it is nowhere else, and to make the report
-    may hang, or kill.
-    """
-
-    sections: list[Any]
 
 
 @of_kind("warning")

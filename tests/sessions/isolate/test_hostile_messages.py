@@ -37,6 +37,34 @@ def test_what_is_no_message_fails_the_test_and_no_other(
     result.stdout.fnmatch_lines_random(["ChildError: not a message, in call*", "PASSED *test_last"])
 
 
+@pytest.mark.parametrize("capture", ["fd", "sys"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_test_had_written_survives_half_a_message(
+    pytester: pytest.Pytester, method: str, capture: str
+) -> None:
+    """It goes on to its end, and pytest reads its output for reports that nobody understands."""
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import os, sys
+        def test_writes_half_a_message():
+            print("written to stdout")
+            print("written to stderr", file=sys.stderr)
+            for name in os.listdir("/proc/self/fd"):
+                link = f"/proc/self/fd/{name}"
+                if os.path.exists(link) and "socket" in os.readlink(link):
+                    os.write(int(name), b"\\xc0FRK")
+        def test_last(): print("written by the last")
+        """
+    )
+    result = run_session(pytester, "-rA", f"--capture={capture}")
+    result.assert_outcomes(passed=1, failed=1)
+    text = result.stdout.str()
+    assert "ChildError: not a message, in call" in text
+    for each in ("written to stdout", "written to stderr", "written by the last"):
+        assert text.count(f"\n{each}\n") == 1
+
+
 HOSTILE = """
 import gc
 import json

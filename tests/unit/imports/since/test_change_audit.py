@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -79,9 +80,12 @@ def test_the_first_audit_imports_all_and_says_why(made: GitRepository) -> None:
 def test_git_is_asked_nothing_twice(made: GitRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     run = Repository._run
-    monkeypatch.setattr(
-        Repository, "_run", lambda self, *args: asked.append(args) or run(self, *args)
-    )
+
+    def noted(self: Repository, *args: str) -> subprocess.CompletedProcess[bytes]:
+        asked.append(args)
+        return run(self, *args)
+
+    monkeypatch.setattr(Repository, "_run", noted)
     audit(made)
     made.write({"pkg/a.py": "x = 1"})
     asked.clear()

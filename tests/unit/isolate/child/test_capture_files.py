@@ -27,13 +27,16 @@ class _Channel:
 
 
 def _shared(monkeypatch: pytest.MonkeyPatch, streams: object, *, every_test: bool = False) -> Any:
-    """Return what is sent to the parent where pytest captures into these streams."""
+    """Return the files that the parent gets where pytest captures into these streams."""
     channel = _Channel()
     monkeypatch.setattr(pytest_internals, "captured_streams", lambda config: streams)
     claim = SimpleNamespace(every_test=every_test)
     monkeypatch.setattr(forked, "claim_of", lambda config: claim)
-    capture_files.share_capture(cast("Any", None), cast("Any", channel))
-    return channel.sent
+    kept = capture_files.share_capture(cast("Any", None), cast("Any", channel))
+    ((message, (first, *files)),) = channel.sent
+    assert (message, first) == (messages.CaptureFiles(), kept.fd)
+    os.close(kept.fd)
+    return files
 
 
 def _content(fd: int) -> str:
@@ -45,8 +48,7 @@ def test_files_that_pytest_captures_into_are_shared(
 ) -> None:
     with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:
         parts = (SimpleNamespace(tmpfile=out), SimpleNamespace(tmpfile=err))
-        sent = _shared(monkeypatch, parts)
-        assert sent == [(messages.CaptureFiles(), [out.fileno(), err.fileno()])]
+        assert _shared(monkeypatch, parts) == [out.fileno(), err.fileno()]
 
 
 @pytest.mark.parametrize("file", [None, io.StringIO(), SimpleNamespace(fileno=lambda: -1)])
@@ -62,7 +64,7 @@ def test_text_that_pytest_keeps_in_memory_is_written_to_memory_files_too(
 ) -> None:
     kind = pytest_internals.memory_stream()
     parts = (SimpleNamespace(tmpfile=kind()), SimpleNamespace(tmpfile=kind()))
-    ((_, fds),) = _shared(monkeypatch, parts)
+    fds = _shared(monkeypatch, parts)
     parts[0].tmpfile.write("first phase")
     assert _content(fds[0]) == "first phase"
     parts[0].tmpfile.seek(0)
@@ -79,7 +81,7 @@ def test_as_with_pytest_forked_output_is_kept_without_capture_too(
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert _shared(monkeypatch, (None, None)) == []
-    ((_, fds),) = _shared(monkeypatch, (None, None), every_test=True)
+    fds = _shared(monkeypatch, (None, None), every_test=True)
     sys.stdout.writelines(["a", "b\udc80"])
     assert _content(fds[0]) == "ab\\udc80"
     stream: Any = sys.stdout

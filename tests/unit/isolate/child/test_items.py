@@ -188,13 +188,6 @@ def _warning(text: str, category: type[Warning]) -> warnings.WarningMessage:
     return warnings.WarningMessage(category(text), category, "test_a.py", 1)
 
 
-def test_what_a_phase_has_written_is_told_before_its_report(serve: Serve) -> None:
-    said = [one for one in serve("test_prints") if not isinstance(one, messages.CaptureFiles)]
-    (told,) = of_kind(said, messages.CapturedText)
-    assert told.sections == [["Captured stdout call", "printed\n"]]
-    assert [one.kind for one in said[:3]] == ["report", "captured", "report"]
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat.plugins import forked
+from pytest_cudafork.isolate import captured_output
 from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.isolate.report_data import SHOWN
@@ -61,16 +63,23 @@ def test_reports_of_each_phase_are_packed_and_told(
     assert "\x1b[31m" in marked
 
 
-def test_what_a_phase_has_written_is_told_before_its_report(
+def test_what_a_phase_has_written_is_kept_before_its_report_is_made(
     item: pytest.Item, reporter: Reporter, peer: Peer
 ) -> None:
+    made = reporter.kept = captured_output.Kept()
     reporter.report_to(peer.channel)
     item.add_report_section("setup", "stdout", "printed")
     call = pytest.CallInfo.from_call(lambda: None, when="setup")
     report = item.ihook.pytest_runtest_makereport(item=item, call=call)
-    assert peer.said() == [messages.CapturedText([["Captured stdout setup", "printed"]])]
+    kept = [("setup", [("Captured stdout setup", "printed")])]
+    assert captured_output.kept(made.fd) == kept
     item.ihook.pytest_runtest_logreport(report=report)
     assert [type(one) for one in peer.said()] == [messages.Report]
+    assert captured_output.kept(made.fd) == kept  # what was sent may not be understood
+    for _ in range(2):  # the second time, the test runs once more
+        reporter.pytest_runtest_logstart()
+    assert captured_output.kept(made.fd) == []
+    os.close(made.fd)
 
 
 def test_warnings_of_collection_are_the_parents(reporter: Reporter, peer: Peer) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_cudafork.compat.plugins import allure
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
-from pytest_cudafork.isolate import coverage_data, live_text, report_data
+from pytest_cudafork.isolate import captured_output, coverage_data, live_text, report_data
 from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import other_plugins, replay
@@ -292,7 +292,7 @@ def test_a_failure_has_the_output_of_the_phases_before_and_what_nobody_has_read(
 ) -> None:
     replayed = Replay(item, FORK)
     replayed.take(report(item, "setup"), [])
-    fds = [memory_file(b"out \xff"), memory_file(b"")]
+    fds = [memory_file(b""), memory_file(b"out \xff"), memory_file(b"")]
     assert replayed.take(messages.CaptureFiles(), fds) is Said.MORE
     assert replayed.capture_fds == fds
     replayed.add_output()
@@ -313,17 +313,20 @@ def test_a_failure_has_the_output_of_the_phases_before_and_what_nobody_has_read(
 def test_what_was_read_for_a_report_that_never_came_is_in_the_failure(
     item: pytest.Item, heard: Heard
 ) -> None:
-    replayed = Replay(item, FORK)
-    replayed.take(messages.CapturedText([["Captured stdout setup", "text"]]), [])
+    kept, replayed = captured_output.Kept(), Replay(item, FORK)
+    replayed.take(messages.CaptureFiles(), [kept.fd])
+    kept.keep("setup", [("Captured stdout setup", "text")])
     replayed.take(report(item, "setup"), [])
-    replayed.take(messages.CapturedText([["Captured log call", "logged"]]), [])
+    kept.keep("call", [("Captured log call", "logged")])
+    replayed.add_output()
     replayed.fail("call", ChildTimeout("time limit exceeded"))
     assert heard.reports[-2].sections == [
         ("Captured stdout setup", "text"),
         ("Captured log call", "logged"),
     ]
-    with pytest.raises(frames.FrameError, match="sections is"):
-        replayed.take(messages.CapturedText([["one", 1]]), [])
+    replayed.take(messages.TestOver(last=False), [])
+    assert captured_output.kept(kept.fd) == []  # the next one may die before it begins
+    os.close(kept.fd)
 
 
 def test_a_test_that_is_not_run_fails_in_its_set_up_whatever_its_marks_expect(

@@ -100,7 +100,8 @@ class _Stage:
         select.select([running.sock], [], [], 300.0)
         output = os.memfd_create("output")
         os.write(output, b"last words")
-        self.process = ItemProcess(supervision.Supervisor(running), asked[2].name, "", [output])
+        files = [os.memfd_create("kept"), output]
+        self.process = ItemProcess(supervision.Supervisor(running), asked[2].name, "", files)
         return self.process
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:
