@@ -6,6 +6,7 @@ hang or kill, and what a test has written to the channel may make the report unr
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from pytest_cudafork.compat.unpatched import contextlib, os
@@ -15,44 +16,52 @@ Section = tuple[str, str]
 """As in a report: what it is, and the text."""
 
 
+_LENGTH = struct.Struct("<Q")
+"""Before what is kept of a phase: how many bytes follow."""
+
+
 class Kept:
-    """The memory file of one process, on its side."""
+    """The memory file of one process, on its side. A phase is added behind those before it."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("pytest-cudafork-captured", os.MFD_CLOEXEC)
         self._file = os.fstat(self.fd)[1:3]
-        self._sections: list[tuple[str, list[Section]]] = []
+        self._end = 0
 
     def begin(self) -> None:
         """Begin with a test: nothing is kept of the one before."""
-        if self._sections:
-            self._sections.clear()
-            self._write()
+        if self._end:
+            self._end = 0
+            with contextlib.suppress(OSError):
+                if self._is_there():
+                    os.ftruncate(self.fd, 0)
 
     def keep(self, phase: str, sections: Sequence[Section]) -> None:
         """Keep what was read in a phase."""
-        self._sections.append((phase, list(sections)))
-        self._write()
+        data = frames.dumps(frames.plain([phase, list(sections)]))
+        entry = _LENGTH.pack(len(data)) + data
+        with contextlib.suppress(OSError):  # a test may have closed it, or limited sizes of files
+            if self._is_there() and os.pwrite(self.fd, entry, self._end) == len(entry):
+                self._end += len(entry)
 
-    def _write(self) -> None:
-        """Write all; nothing into what a test has put in the file's place, or beyond its limits."""
-        data = frames.dumps(frames.plain(self._sections)) if self._sections else b""
-        with contextlib.suppress(OSError):
-            if os.fstat(self.fd)[1:3] == self._file:
-                os.ftruncate(self.fd, 0)
-                os.pwrite(self.fd, data, 0)
+    def _is_there(self) -> bool:
+        """Whether the file is there, and not another that a test has opened in its place."""
+        return os.fstat(self.fd)[1:3] == self._file
 
 
 def kept(fd: int) -> list[tuple[str, list[Section]]]:
-    """Return the phases and sections of the test that runs; [] where the file cannot be read."""
+    """Return the phases and sections of the test that runs, as far as the file can be read."""
+    found: list[tuple[str, list[Section]]] = []
     try:
-        found = frames.loads(os.pread(fd, os.fstat(fd).st_size, 0))
-        return [
-            (str(phase), [(str(name), str(text)) for name, text in sections])
-            for phase, sections in found
-        ]
-    except (OSError, frames.FrameError, TypeError, ValueError):
-        return []
+        data = os.pread(fd, os.fstat(fd).st_size, 0)
+        while data:
+            (size,) = _LENGTH.unpack_from(data)
+            phase, sections = frames.loads(data[_LENGTH.size : _LENGTH.size + size])
+            found.append((str(phase), [(str(name), str(text)) for name, text in sections]))
+            data = data[_LENGTH.size + size :]
+    except (OSError, frames.FrameError, TypeError, ValueError, struct.error):
+        pass  # the process was ended while it wrote, or a test wrote into it
+    return found
 
 
 def forget(fd: int) -> None:

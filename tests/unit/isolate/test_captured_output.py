@@ -61,7 +61,22 @@ def test_a_file_that_a_test_has_opened_in_its_place_is_left_alone(
     assert own.read_text() == "the test's"
 
 
-@pytest.mark.parametrize("data", [b"", b"half", frames.dumps([1]), frames.dumps([["call", [1]]])])
+def test_a_phase_that_was_cut_short_costs_none_of_those_before(made: captured_output.Kept) -> None:
+    made.keep("setup", PRINTED)
+    made.keep("call", LOGGED)
+    os.ftruncate(made.fd, os.fstat(made.fd).st_size - 1)
+    assert captured_output.kept(made.fd) == [("setup", PRINTED)]
+
+
+def entry(value: Any) -> bytes:
+    data = frames.dumps(value)
+    return len(data).to_bytes(8, "little") + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"half", b"\0" * 16, b"\xff" * 40, entry([1]), entry(["call", [1]]), entry("call")],
+)
 def test_what_a_test_has_written_into_it_is_not_taken_for_output(data: bytes) -> None:
     fd = os.memfd_create("damaged")
     os.write(fd, data)
