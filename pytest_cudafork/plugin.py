@@ -61,7 +61,10 @@ def pytest_load_initial_conftests(
     """Begin the watch before the first conftest is imported."""
     namespace = early_config.known_args_namespace
     if options.spell_out_flags(args):
+        known = namespace
         namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
+        # pytest has derived it from the ini file or the rootdir: no argument says it.
+        namespace.confcutdir = known.confcutdir
         early_config.known_args_namespace = namespace
     session.begin(early_config, namespace)
     result = yield

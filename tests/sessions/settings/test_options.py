@@ -235,6 +235,36 @@ def test_with_no_device_the_header_and_the_summary_say_what_is_not_seen(
     assert "no touch of CUDA was seen" not in result.stdout.str()
 
 
+@pytest.mark.parametrize("ini", ["pytest.ini", "setup.py"])
+@pytest.mark.parametrize("flag", [one.flag for one in OPTIONS if one.flag_value])
+def test_a_flag_without_a_value_imports_no_conftest_from_above_the_rootdir(
+    flag: str, ini: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeconftest("import pathlib; pathlib.Path(__file__).with_name('seen').touch()")
+    root = pytester.mkdir("root")
+    (root / ini).write_text("[pytest]\n" if ini == "pytest.ini" else "")
+    (root / "conftest.py").write_text("import pathlib; pathlib.Path('own').touch()")
+    (root / "test_it.py").write_text("def test_a(): pass")
+    monkeypatch.chdir(root)
+    for args in ([], [flag]):
+        (root / "own").unlink(missing_ok=True)
+        result = run_session(pytester, *args)
+        assert (root / "own").exists() or result.ret == pytest.ExitCode.USAGE_ERROR
+        assert not (pytester.path / "seen").exists(), args
+
+
+def test_a_conftest_from_above_the_rootdir_is_imported_beside_a_flag_where_it_was_asked_for(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeconftest("import pathlib; pathlib.Path(__file__).with_name('seen').touch()")
+    root = pytester.mkdir("root")
+    (root / "pytest.ini").write_text("[pytest]\n")
+    (root / "test_it.py").write_text("def test_a(): pass")
+    monkeypatch.chdir(root)
+    run_session(pytester, "--cuda-fork-check", f"--confcutdir={pytester.path}")
+    assert (pytester.path / "seen").exists()
+
+
 def test_help_tells_every_option_with_its_environment_variable(pytester: pytest.Pytester) -> None:
     result = run_session(pytester, "--help")
     text = result.stdout.str()
