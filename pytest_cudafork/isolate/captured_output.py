@@ -6,10 +6,9 @@ hang or kill, and what a test has written to the channel may make the report unr
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
-from pytest_cudafork.compat.unpatched import contextlib, os
+from pytest_cudafork.compat.unpatched import contextlib, os, struct
 from pytest_cudafork.process.protocol import frames
 
 Section = tuple[str, str]
