@@ -14,7 +14,6 @@ from pytest_cudafork.process.protocol import frames
 Section = tuple[str, str]
 """As in a report: what it is, and the text."""
 
-
 _LENGTH = struct.Struct("<Q")
 """Before what is kept of a phase: how many bytes follow."""
 
@@ -24,7 +23,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("pytest-cudafork-captured", os.MFD_CLOEXEC)
-        self._file = os.fstat(self.fd)[1:3]
+        self._file = self._there()
         self._end = 0
 
     def begin(self) -> None:
@@ -45,7 +44,11 @@ class Kept:
 
     def _is_there(self) -> bool:
         """Whether the file is there, and not another that a test has opened in its place."""
-        return os.fstat(self.fd)[1:3] == self._file
+        return self._there() == self._file
+
+    def _there(self) -> tuple[int, int]:
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
 
 
 def kept(fd: int) -> list[tuple[str, list[Section]]]:
