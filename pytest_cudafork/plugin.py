@@ -25,6 +25,7 @@ from pytest_cudafork.fixtures import (
 )
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
+from pytest_cudafork.process.forking import fault_watchdog
 from pytest_cudafork.settings import environment, markers, options
 
 __all__ = [
@@ -59,6 +60,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, None, None]:
     """Begin the watch before the first conftest is imported."""
+    _note_watchdogs(early_config)
     namespace = early_config.known_args_namespace
     if options.spell_out_flags(args):
         known = namespace
@@ -77,6 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, isolation and, if the check is on, the hooks that it needs."""
     markers.register(config)
     # Loaded by a conftest, the plugin comes too late for the hook above.
+    _note_watchdogs(config)
     state = session.begin(config, config.option)
     late = _take_message(config)
     if state.settings.marker_map is not None:
@@ -93,6 +96,12 @@ def pytest_configure(config: pytest.Config) -> None:
     _register_check(config, state, late)
     _register_intent(config, state)
     _register_reports(config, state)
+
+
+def _note_watchdogs(config: pytest.Config) -> None:
+    end = fault_watchdog.note()
+    if end is not None:
+        config.add_cleanup(end)
 
 
 def _register_reports(config: pytest.Config, state: session.CudaForkSession) -> None:

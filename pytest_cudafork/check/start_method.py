@@ -34,7 +34,7 @@ def process_state(watch: Watch | None) -> ProcessState:
     """Return how safe this process is to fork, now; ``watch`` is that over it, if there is one."""
     from pytest_cudafork.check.state import state_here
     from pytest_cudafork.compat.torch_internals import without_fork
-    from pytest_cudafork.process.freeze_before_fork import count_threads
+    from pytest_cudafork.process.forking.freeze_before_fork import count_threads
 
     return ProcessState(state_here(watch).verdict.value, count_threads(), without_fork())
 

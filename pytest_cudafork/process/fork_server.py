@@ -24,9 +24,10 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
 
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal, time
-from pytest_cudafork.process import child, freeze_before_fork, launch
+from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.forking import fault_watchdog, freeze_before_fork
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.signals import ChildSignal, IgnoredSignals
@@ -252,7 +253,7 @@ class ForkServer:
 
         """
         parent = os.getpid()
-        pid = fork()
+        pid = fault_watchdog.fork_without(fork)
         if pid == 0:
             try:
                 freeze_before_fork.freeze_in_child()

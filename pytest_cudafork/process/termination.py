@@ -13,11 +13,8 @@ import pytest
 
 from pytest_cudafork.compat import written_in_c
 from pytest_cudafork.compat.plugins import timeout
-from pytest_cudafork.compat.unpatched import contextlib, faulthandler, signal, threading, time
-from pytest_cudafork.process.freeze_before_fork import count_threads
-
-_THREAD_SECONDS = 1.0
-"""How long a thread that was told to end may take."""
+from pytest_cudafork.compat.unpatched import contextlib, signal, threading
+from pytest_cudafork.process.forking import fault_watchdog
 
 
 class _Terminated(BaseException):
@@ -91,8 +88,4 @@ def stop_time_limit(item: pytest.Item) -> None:
     except (KeyError, ValueError):  # -p no:faulthandler
         return
     if armed:
-        threads = count_threads()
-        faulthandler.cancel_dump_traceback_later()
-        deadline = time.monotonic() + _THREAD_SECONDS
-        while 1 < threads <= count_threads() and time.monotonic() < deadline:
-            time.sleep(0.0001)
+        fault_watchdog.cancel()

@@ -15,9 +15,10 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, time
-from pytest_cudafork.process import child, freeze_before_fork, hang_stacks
+from pytest_cudafork.process import child, hang_stacks
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.forking import fault_watchdog, freeze_before_fork
 from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
@@ -246,7 +247,7 @@ class UnattendedJobs:
         """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         parent = os.getpid()
-        pid = fork()
+        pid = fault_watchdog.fork_without(fork)
         if pid == 0:
             freeze_before_fork.freeze_in_child()
             os.close(ours)

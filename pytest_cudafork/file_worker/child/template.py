@@ -11,7 +11,8 @@ import importlib
 from pytest_cudafork.check.state import current_state
 from pytest_cudafork.compat.unpatched import threading, traceback
 from pytest_cudafork.observe.driver.probe import Verdict
-from pytest_cudafork.process import fork_server, freeze_before_fork, randomness
+from pytest_cudafork.process import fork_server, randomness
+from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 
 IMPORT, CUDA, THREADS = "import", "cuda", "threads"

@@ -24,7 +24,7 @@ from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
 from pytest_cudafork.imports.worker.traces import TraceWatch
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import child
-from pytest_cudafork.process.freeze_before_fork import OpenMP
+from pytest_cudafork.process.forking.freeze_before_fork import OpenMP
 
 _MOST_TRACEBACK = 4000
 _MOST_REASON = 300

@@ -16,7 +16,8 @@ from pytest_cudafork.compat.unpatched import threading
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.child import capture_files, items, pytest_session, rehearsal
 from pytest_cudafork.isolate.child.reporter import Reporter
-from pytest_cudafork.process import child, fork_server, freeze_before_fork, randomness
+from pytest_cudafork.process import child, fork_server, randomness
+from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 
 _MOST_ERRORS = 20

@@ -24,8 +24,8 @@ from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
+from pytest_cudafork.process.forking.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.forking.short_stack import Steps, Turn
-from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.randomness import Randomness
 from pytest_cudafork.process.signals import ChildSignal
 

@@ -15,6 +15,7 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import TypeVar
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.process.forking import fault_watchdog
 
 EXIT_LOST = 70
 """Exit status of a child that could not deliver what it had to say."""
@@ -44,7 +45,7 @@ class DueFork:
         """Fork; True in the child, which has to go through ``turns`` next, and then to end."""
         __tracebackhide__ = True  # of a refusal the user's line says more
         try:
-            self.pid = fork()
+            self.pid = fault_watchdog.fork_without(fork)
         except BaseException as error:
             self.error = error
         return self.pid == 0

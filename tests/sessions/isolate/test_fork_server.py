@@ -363,6 +363,43 @@ def test_the_watchdog_of_faulthandler_is_no_reason_not_to_fork(pytester: pytest.
     result.stdout.fnmatch_lines(["*test_a PASSED (fork)*", "*test_b PASSED (fork)*"])
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_test_may_fail_beside_a_watchdog_that_a_conftest_has_begun(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makeconftest(
+        """
+        import faulthandler
+        faulthandler.dump_traceback_later(1000, exit=True)
+        """
+    )
+    pytester.makepyfile("def test_a(): assert False\ndef test_b(): pass")
+    args = (f"--cuda-fork-isolate={method}", "--cuda-fork-isolate-timeout=60", "-v")
+    result = run_session(pytester, *args)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["FAILED test_*.py::test_a - assert False"])
+    result.stdout.no_fnmatch_line("*time limit*")
+
+
+def test_the_watchdog_of_a_conftest_still_ends_a_session_that_hangs(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import faulthandler
+        file = open("stacks.txt", "w")
+        faulthandler.dump_traceback_later(8, exit=True, file=file)
+        """
+    )
+    pytester.makepyfile("import time\ndef test_a(): pass\ndef test_b(): time.sleep(100)")
+    result = run_session(pytester, "--cuda-fork-isolate=fork", "-v")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*test_a PASSED (fork)*"])
+    stacks = (pytester.path / "stacks.txt").read_text()
+    assert stacks.startswith("Timeout (0:00:0")
+    assert 'supervision.py", line' in stacks
+
+
 def test_the_controller_of_xdist_starts_none(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makeconftest(

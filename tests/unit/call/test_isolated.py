@@ -18,7 +18,7 @@ from pytest_cudafork.call.isolated import isolated, run_here
 from pytest_cudafork.check import state
 from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout, CudaForkError
-from pytest_cudafork.process import freeze_before_fork
+from pytest_cudafork.process.forking import freeze_before_fork
 from tests.support.isolation import METHODS
 
 

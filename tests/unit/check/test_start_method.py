@@ -10,7 +10,7 @@ import pytest
 from pytest_cudafork.check import state
 from pytest_cudafork.check.start_method import Choice, ProcessState, automatic, process_state
 from pytest_cudafork.compat import torch_internals
-from pytest_cudafork.process import freeze_before_fork
+from pytest_cudafork.process.forking import freeze_before_fork
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import unpatched
-from pytest_cudafork.process import child, fork_server, freeze_before_fork, launch
+from pytest_cudafork.process import child, fork_server, launch
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.fork_server import ForkServer, Prepared
+from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, Limits, ServerSettings
 

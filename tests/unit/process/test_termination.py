@@ -13,6 +13,7 @@ import pytest
 
 from pytest_cudafork.compat.plugins import timeout
 from pytest_cudafork.process import termination
+from pytest_cudafork.process.forking import fault_watchdog, freeze_before_fork
 
 
 @pytest.fixture(autouse=True)
@@ -113,9 +114,9 @@ class _Armed:
 def test_the_thread_of_a_time_limit_has_ended_when_it_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(termination, "_THREAD_SECONDS", 300.0)
+    monkeypatch.setattr(fault_watchdog, "_THREAD_SECONDS", 300.0)
     counts = [2, 2, 2, 1]
-    monkeypatch.setattr(termination, "count_threads", lambda: counts.pop(0))
+    monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: counts.pop(0))
     stopped: list[object] = []
     monkeypatch.setattr(timeout, "cancel_timer", stopped.append)
     item = cast("Any", _Armed("60"))
@@ -129,5 +130,5 @@ def test_a_time_limit_that_has_not_begun_is_not_waited_for(
     item: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timeout, "cancel_timer", lambda item: None)
-    monkeypatch.setattr(termination, "count_threads", lambda: pytest.fail("waited"))
+    monkeypatch.setattr(fault_watchdog, "cancel", lambda: pytest.fail("waited"))
     termination.stop_time_limit(item)

@@ -18,10 +18,10 @@ import pytest
 from pytest_cudafork.process import (
     child,
     fork_server,
-    freeze_before_fork,
     hang_stacks,
     unattended_jobs,
 )
+from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol import messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.server_process import ServerProcess

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cudafork.file_worker.child import template
 from pytest_cudafork.observe.driver import probe
-from pytest_cudafork.process import freeze_before_fork
+from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import unpatched
-from pytest_cudafork.process import freeze_before_fork
-from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP
+from pytest_cudafork.process.forking import freeze_before_fork
+from pytest_cudafork.process.forking.freeze_before_fork import Collapse, OpenMP
 
 
 @pytest.fixture(autouse=True)

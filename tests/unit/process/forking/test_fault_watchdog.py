@@ -1,0 +1,190 @@
+"""Tests of faulthandler's watchdog across forks.
+
+A process has one, and that of these tests may be in use: some run in processes of their own.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.process.forking import fault_watchdog, freeze_before_fork
+from tests.support.interpreters import run
+
+PRELUDE = """
+import faulthandler, os, sys, time
+from pytest_cudafork.process.forking import fault_watchdog
+from pytest_cudafork.process.forking.freeze_before_fork import count_threads
+
+def fork():
+    pid = fault_watchdog.fork_without(os.fork)
+    if pid == 0:
+        faulthandler.cancel_dump_traceback_later()
+        faulthandler.dump_traceback_later(60)
+        os._exit(7)
+    print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+end = fault_watchdog.note()
+"""
+
+
+def _run(script: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PRELUDE + script]
+    return run(command, timeout=60.0, fresh="it ends by a watchdog of its own")
+
+
+def test_a_child_may_cancel_and_begin_one_and_the_parents_comes_all_the_same() -> None:
+    done = _run("faulthandler.dump_traceback_later(0.5, exit=True); fork(); fork(); time.sleep(30)")
+    assert (done.stdout, done.returncode) == ("child 7\nchild 7\n", 1)
+    assert done.stderr.startswith("Timeout (0:00:00.")
+    assert "in <module>" in done.stderr
+
+
+def test_one_that_is_over_or_cancelled_is_not_begun_again() -> None:
+    done = _run(
+        "faulthandler.dump_traceback_later(0.1); time.sleep(0.3); fork()\n"
+        "faulthandler.dump_traceback_later(1, exit=True)\n"
+        "faulthandler.cancel_dump_traceback_later(); fork()\n"
+        "faulthandler.dump_traceback_later(1, exit=True); fault_watchdog.cancel()\n"
+        "print(count_threads()); fork(); time.sleep(1.5)"
+    )
+    assert (done.stdout, done.returncode) == ("child 7\nchild 7\n1\nchild 7\n", 0)
+    assert done.stderr.count("Timeout") == 1
+
+
+def test_one_that_repeats_goes_on_and_writes_where_it_wrote() -> None:
+    done = _run(
+        "file = os.fdopen(os.dup(1), 'w')\n"
+        "faulthandler.dump_traceback_later(0.3, True, file); fork(); time.sleep(1.1)"
+    )
+    assert done.returncode == 0
+    assert done.stdout.count("Timeout") >= 2
+    assert done.stderr == ""
+
+
+def test_a_file_that_was_closed_is_known_by_its_descriptor() -> None:
+    done = _run(
+        "file = os.fdopen(os.dup(1), 'w', closefd=False)\n"
+        "faulthandler.dump_traceback_later(0.5, file=file, exit=True)\n"
+        "file.close(); fork(); time.sleep(30)"
+    )
+    assert done.returncode == 1
+    assert "Timeout" in done.stdout
+
+
+def test_a_fork_that_is_refused_leaves_it_in_the_parent() -> None:
+    done = _run(
+        "def refuse(): raise RuntimeError('refused')\n"
+        "faulthandler.dump_traceback_later(0.5, exit=True)\n"
+        "try: fault_watchdog.fork_without(refuse)\n"
+        "except RuntimeError as error: print(error, flush=True)\n"
+        "time.sleep(30)"
+    )
+    assert (done.stdout, done.returncode) == ("refused\n", 1)
+
+
+def test_what_notes_is_taken_back_and_there_is_one() -> None:
+    done = _run(
+        "noting = faulthandler.dump_traceback_later\n"
+        "print(fault_watchdog.note(), end is None)\n"
+        "end(); now = faulthandler.dump_traceback_later\n"
+        "print(now is noting, type(now).__name__)\n"
+        "fork()"
+    )
+    assert done.stdout == "None False\nFalse builtin_function_or_method\nchild 7\n"
+
+
+def test_wrong_arguments_are_told_as_by_the_function_itself() -> None:
+    done = _run("faulthandler.dump_traceback_later(-1)")
+    assert "ValueError: timeout must be greater than 0" in done.stderr
+
+
+class _Fake:
+    """In place of the functions of faulthandler, as the process has one watchdog."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[tuple[float, bool, Any, bool]] = []
+        self.cancelled = 0
+        self.closed: Any = None
+        monkeypatch.setattr(faulthandler, "dump_traceback_later", self.begin)
+        monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", self.cancel)
+        monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 1)
+
+    def begin(self, timeout: float, repeat: bool, file: Any, exit: bool) -> None:  # noqa: A002
+        if file is self.closed:
+            raise ValueError("I/O operation on closed file")
+        self.begun.append((timeout, repeat, file, exit))
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Fake]:
+    made = _Fake(monkeypatch)
+    end = fault_watchdog.note()
+    assert end is not None
+    assert fault_watchdog.note() is None
+    yield made
+    end()
+    assert faulthandler.dump_traceback_later == made.begin
+    assert faulthandler.cancel_dump_traceback_later == made.cancel
+
+
+def test_the_parent_has_what_is_left_of_it(fake: _Fake) -> None:
+    faulthandler.dump_traceback_later(60, file=2, exit=True)
+    assert fault_watchdog.fork_without(lambda: 5) == 5
+    assert fake.cancelled == 1
+    assert fake.begun[0] == (60, False, 2, True)
+    (left, *rest) = fake.begun[1]
+    assert 0 < left < 60
+    assert rest == [False, 2, True]
+    assert len(fake.begun) == 2
+
+
+def test_the_child_has_none(fake: _Fake) -> None:
+    faulthandler.dump_traceback_later(60, file=2)
+    assert fault_watchdog.fork_without(lambda: 0) == 0
+    assert fault_watchdog.fork_without(lambda: 0) == 0
+    assert (fake.cancelled, len(fake.begun)) == (1, 1)
+
+
+def test_nothing_is_done_where_there_is_none(fake: _Fake) -> None:
+    assert fault_watchdog.fork_without(lambda: 5) == 5
+    faulthandler.dump_traceback_later(60, file=2)
+    faulthandler.cancel_dump_traceback_later()
+    assert fault_watchdog.fork_without(lambda: 5) == 5
+    assert (fake.cancelled, len(fake.begun)) == (1, 1)
+
+
+def test_one_that_came_is_not_begun_again_and_one_that_repeats_is(fake: _Fake) -> None:
+    faulthandler.dump_traceback_later(1e-9, file=2)
+    assert fault_watchdog.fork_without(lambda: 5) == 5
+    assert len(fake.begun) == 1
+    faulthandler.dump_traceback_later(60, True, 2)
+    assert fault_watchdog.fork_without(lambda: 5) == 5
+    assert fake.begun[1:] == [(60, True, 2, False)] * 2
+
+
+def test_in_place_of_a_closed_file_its_descriptor_is_taken(fake: _Fake, tmp_path: Path) -> None:
+    with open(tmp_path / "stacks", "w", encoding="utf-8") as file:
+        fd = file.fileno()
+        faulthandler.dump_traceback_later(60, True, file)
+    fake.closed = file
+    assert fault_watchdog.fork_without(lambda: 5) == 5
+    assert fake.begun == [(60, True, file, False), (60, True, fd, False)]
+
+
+def test_the_thread_of_one_that_is_cancelled_is_waited_for(
+    fake: _Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = [2, 2, 1]
+    monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: counts.pop(0))
+    fault_watchdog.cancel()
+    assert counts == []
