@@ -25,7 +25,6 @@ from pytest_cudafork.fixtures import (
 )
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
-from pytest_cudafork.process.forking import fault_watchdog
 from pytest_cudafork.settings import environment, markers, options
 
 __all__ = [
@@ -99,6 +98,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _note_watchdogs(config: pytest.Config) -> None:
+    from pytest_cudafork.process.forking import fault_watchdog
+
     end = fault_watchdog.note()
     if end is not None:
         config.add_cleanup(end)
