@@ -45,7 +45,7 @@ SHELL := /bin/sh
 .PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-gpu bench-against bench-isolation bench-faults fuzz fuzz-native security changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
+unexport PYTHONPATH PYTHONHOME PYTHONUNBUFFERED VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
 # Tests start some thousand interpreters, which would compile the package again each time.
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_ROOT_USER_ACTION := ignore

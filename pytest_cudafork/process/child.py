@@ -38,7 +38,8 @@ def prepare(stacks_fd: int) -> None:
     """Make this process a child that can be ended as a whole and that tells its stacks.
 
     It leads a process group of its own, dies with the thread that started it, reads nothing from
-    the terminal, and writes the stacks of all threads to ``stacks_fd`` on a fatal signal.
+    the terminal, writes to it line by line, and writes the stacks of all threads to ``stacks_fd``
+    on a fatal signal.
     """
     with contextlib.suppress(OSError):  # the parent may have done it already
         os.setpgid(0, 0)
@@ -49,6 +50,7 @@ def prepare(stacks_fd: int) -> None:
     os.dup2(nothing, 0)
     if nothing != 0:
         os.close(nothing)
+    _write_line_by_line(sys.__stdout__)
     arm_stacks(stacks_fd)
 
 
@@ -152,6 +154,16 @@ def text_of(error: BaseException) -> str:
         ]
         name = type(error).__qualname__
         return f"{''.join(places)}{name}: {error} (shown without its lines: {reason!r})\n"
+
+
+def _write_line_by_line(stream: io.TextIOBase | None) -> None:
+    """Let a line be written when it is complete, also to a pipe or file.
+
+    What is not is lost if the process dies, and comes after what the parent writes meanwhile.
+    """
+    if isinstance(stream, io.TextIOWrapper):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.reconfigure(line_buffering=True)
 
 
 def flush_streams() -> None:

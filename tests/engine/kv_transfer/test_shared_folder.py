@@ -47,6 +47,16 @@ def user(base: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def is_unlocked(path: Path) -> bool:
+    """Whether nobody holds a lock of a file."""
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
 def test_the_last_user_removes_it(shm: str) -> None:
     one, two = SharedFolder(shm, "one"), SharedFolder(shm, "one")
     assert one.path == two.path == folder_path(shm, "one")
@@ -96,7 +106,9 @@ def test_a_dead_janitor_is_replaced_by_the_next_user(shm: str) -> None:
     first = SharedFolder(shm, "one")
     (janitor,) = janitors(shm)
     os.kill(janitor, signal.SIGKILL)
+    # a process has no command any more before its files are closed, and with them its lock
     wait_for(lambda: not janitors(shm), "the janitor is dead")
+    wait_for(lambda: is_unlocked(first.path / "janitor"), "its lock is free")
     second = SharedFolder(shm, "one")
     assert len(janitors(shm)) == 1
     first.close()

@@ -17,6 +17,7 @@ from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.messages import Descriptor
+from tests.support.interpreters import run
 
 HERE = "tests.unit.process.test_child"
 COOKIE = bytes(16)
@@ -210,6 +211,21 @@ def test_a_prepared_child_leads_a_group_and_tells_its_stacks() -> None:
     assert os.waitstatus_to_exitcode(status) == -signal.SIGABRT
     assert b"Fatal Python error: Aborted" in os.pread(stacks, 10000, 0)
     os.close(stacks)
+
+
+@pytest.mark.parametrize("stream", ["sys.stdout", "sys.__stdout__"])
+def test_a_line_of_a_prepared_child_is_out_when_it_dies(stream: str) -> None:
+    script = f"""
+import os, signal, sys
+from pytest_cudafork.process import child
+child.prepare(os.memfd_create("stacks"))
+print("a line", file={stream})
+print("part of a line", end="", file={stream})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    env = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = run([sys.executable, "-c", script], timeout=60.0, env=env)
+    assert (done.stdout, done.returncode) == ("a line\n", -signal.SIGKILL)
 
 
 def test_stacks_are_armed_again_and_a_closed_file_is_no_error() -> None:
