@@ -1,7 +1,7 @@
 """A process that has imported pytest, or torch too, and forks what is as good as a fresh Python.
 
 It is run as a script by ``interpreters.py``, in a process of its own, and imports nothing of this
-repository: the children shall import that themselves. A child becomes what ``python script.py``,
+repository but what helps it: the children shall import the rest themselves. A child becomes what ``python script.py``,
 ``python -m module`` or ``python -c code`` is when its first line runs: its own directory,
 environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but pytest and the
 standard library. torch is imported but put away; ``import torch`` in the child brings it back. What
@@ -51,6 +51,7 @@ _HUGE_PAGE = 1 << 21
 _LONGEST_REQUEST = 1 << 20
 _ANYTHING = metadata.DistributionFinder.Context()
 _Found: Any = metadata.PathDistribution
+_PACKAGE = "pytest_cudafork"
 _PYTEST = ("pytest", "_pytest.config")
 # What a session imports beside pytest, from the standard library and the plugin's dependencies.
 _BESIDE_PYTEST = (
@@ -209,13 +210,18 @@ def main() -> NoReturn:
     os.setpgid(0, 0)  # Ctrl-C is for those who asked, and for the children
     gc.disable()
     filters = list(warnings.filters)
+    session_ahead = importlib.import_module("session_ahead")  # stands beside this file
     sys.path[:] = sys.path[1:]  # without the folder of this file
+    del sys.modules[session_ahead.__name__]
     for name in (*_PYTEST, *_BESIDE_PYTEST):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    _import_plugins_of_pytest()
+    plugins = _import_plugins_of_pytest()
     installed = InstalledPackages()
     setattr(metadata.MetadataPathFinder, "find_distributions", installed.find_distributions)  # noqa: B010
+    session_ahead.ReadCode(_PACKAGE)
+    session_ahead.FixtureNames(plugins).use()
+    prepared = session_ahead.PreparedConfig()
     warnings.filters[:] = filters  # type: ignore[index]
     put_away: list[PutAway] = []
     for name in sys.argv[2:]:
@@ -230,14 +236,15 @@ def main() -> NoReturn:
     request = _serve(control)
     gc.enable()
     sys.meta_path[:0] = put_away
+    if (request["kind"], request["what"]) == ("-m", "pytest"):
+        prepared.offer()
     _end(_outcome(request))
 
 
-def _import_plugins_of_pytest() -> None:
+def _import_plugins_of_pytest() -> list[types.ModuleType]:
     from _pytest.config import default_plugins
 
-    for name in (*default_plugins, "pytester"):
-        importlib.import_module(f"_pytest.{name}")
+    return [importlib.import_module(f"_pytest.{name}") for name in (*default_plugins, "pytester")]
 
 
 def _leave_finalizers_to_the_server() -> None:
