@@ -1,7 +1,8 @@
 """A process that has imported pytest, or torch too, and forks what is as good as a fresh Python.
 
 It is run as a script by ``interpreters.py``, in a process of its own, and imports nothing of this
-repository but what helps it: the children shall import the rest themselves. A child becomes what ``python script.py``,
+repository but ``session_ahead.py``, which does what every session of pytest does in the same way:
+the children shall import the rest themselves. A child becomes what ``python script.py``,
 ``python -m module`` or ``python -c code`` is when its first line runs: its own directory,
 environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but pytest and the
 standard library. torch is imported but put away; ``import torch`` in the child brings it back. What
