@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import _pytest.config
 import _pytest.fixtures
 import pytest
+from _pytest.assertion import rewrite
 
 from tests.support import interpreters, session_ahead
 
@@ -282,3 +284,43 @@ def test_names_are_left_out_only_of_modules_that_are_as_they_were(
         patch.setattr(module, "cast", 1)
         assert names.names(module) == dir(module)
     assert names.names(module) == ["pytestconfig"]
+
+
+NAMES = [
+    *("torch", "torch.nn", "test_a", "a.test_b", "a_test", "conftest", "a.conftest", "marked"),
+    *("marked.part", "marked_not", "initial", "a.b-c", "a.", "", "a.checks", "a.TEST_b"),
+]
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("session", [True, False])
+@pytest.mark.parametrize("patterns", [["test_*.py", "*_test.py"], ["*.py"], ["a/*.py"], []])
+def test_the_first_look_at_a_module_has_the_same_result(
+    pytestconfig: pytest.Config,
+    monkeypatch: pytest.MonkeyPatch,
+    patterns: list[str],
+    session: bool,
+    checked: bool,
+) -> None:
+    kind = rewrite.AssertionRewritingHook
+
+    def looks() -> list[Any]:
+        hook: Any = kind(pytestconfig)
+        hook.fnpats = patterns
+        hook._must_rewrite = {"marked"}
+        hook.session = SimpleNamespace(_initialpaths=["/x/initial.py"]) if session else None
+        hook._session_paths_checked = checked
+        traced: list[str] = []
+        state = SimpleNamespace(trace=traced.append)
+        seen: list[Any] = []
+        for name in NAMES:
+            try:
+                seen.append(hook._early_rewrite_bailout(name, state))
+            except ValueError as error:
+                seen.append(repr(error))
+        return [seen, traced, hook._basenames_to_check_rewrite, hook._marked_for_rewrite_cache]
+
+    expected = looks()
+    monkeypatch.setattr(kind, "_early_rewrite_bailout", kind._early_rewrite_bailout)
+    session_ahead.rewrite_fast()
+    assert looks() == expected

@@ -175,9 +175,10 @@ class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__spec__ = self._own_specs[name]
 
     def _put_back(self) -> None:
-        """Import one after the other as each was ready when they were executed.
+        """Have one after the other imported as each was ready when they were executed.
 
-        A package is there meanwhile, as it is where it imports its modules, and ready after them.
+        One that no finder before this one answers for is put back at once. A package is there
+        meanwhile, as it is where it imports its modules, and ready after them.
         """
         for one in self._earlier:
             importlib.import_module(one._name)
@@ -191,9 +192,23 @@ class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 if package in self._modules:
                     sys.modules.setdefault(package, self._modules[package])
             sys.modules.pop(name, None)
-            importlib.import_module(name)
+            if self._is_waited_for(name):
+                importlib.import_module(name)
+            else:
+                sys.modules[name] = module
         self._modules = {}
         warnings.filters[:0] = self._filters  # type: ignore[index]
+
+    def _is_waited_for(self, name: str) -> bool:
+        """Whether a finder that comes before this one answers for a module."""
+        path = getattr(sys.modules.get(name.rpartition(".")[0]), "__path__", None)
+        for finder in sys.meta_path:
+            if finder is self:
+                return False
+            find_spec = getattr(finder, "find_spec", None)
+            if find_spec is not None and find_spec(name, path, None) is not None:
+                return True
+        return True  # this one was taken away: an import says what comes of that
 
 
 def _is_standard(name: str) -> bool:
@@ -222,6 +237,7 @@ def main() -> NoReturn:
     setattr(metadata.MetadataPathFinder, "find_distributions", installed.find_distributions)  # noqa: B010
     session_ahead.ReadCode(_PACKAGE)
     session_ahead.FixtureNames(plugins).use()
+    session_ahead.rewrite_fast()
     prepared = session_ahead.PreparedConfig()
     warnings.filters[:] = filters  # type: ignore[index]
     put_away: list[PutAway] = []
