@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import compileall
+import functools
 import importlib
 import importlib.machinery
 import os
 import re
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import _pytest.config
 import _pytest.fixtures
@@ -324,3 +327,44 @@ def test_the_first_look_at_a_module_has_the_same_result(
     monkeypatch.setattr(kind, "_early_rewrite_bailout", kind._early_rewrite_bailout)
     session_ahead.rewrite_fast()
     assert looks() == expected
+
+
+class Odd:
+    """Attributes of every kind, fixtures among them."""
+
+    @pytest.fixture
+    def plain(self) -> None: ...
+
+    @staticmethod
+    @pytest.fixture
+    def static() -> None: ...
+
+    @functools.wraps(plain)
+    def wraps(self) -> None: ...
+
+    @functools.lru_cache  # noqa: B019  # nobody calls it
+    def cached(self) -> None: ...
+
+    @property
+    def its_property(self) -> None: ...
+
+    @classmethod
+    def of_class(cls) -> None: ...
+
+    marked = pytest.hookimpl(tryfirst=True)(lambda self: None)
+    partial = functools.partial(print)
+    mocked = mock.Mock()
+    number, text, nothing, inner, module = 1, "text", None, int, os
+
+
+def test_wrapped_fixtures_are_found_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager: Any = _pytest.fixtures.FixtureManager
+    if not hasattr(manager, "_find_wrapped_fixture_def"):
+        pytest.skip("this pytest looks for no wrappers")
+    unequal = types.FunctionType((lambda: 1).__code__, {})
+    setattr(unequal, "_mock_name", "it")  # noqa: B010  # mypy
+    odd = [*vars(Odd).values(), *vars(object).values(), *vars(_pytest.fixtures).values(), unequal]
+    find = manager._find_wrapped_fixture_def
+    expected = [find(None, one) for one in odd]
+    assert len([one for one in expected if one is not None]) >= 3
+    assert list(map(functools.partial(session_ahead._finds_wrapped(find), None), odd)) == expected

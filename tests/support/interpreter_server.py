@@ -177,8 +177,9 @@ class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def _put_back(self) -> None:
         """Have one after the other imported as each was ready when they were executed.
 
-        One that no finder before this one answers for is put back at once. A package is there
-        meanwhile, as it is where it imports its modules, and ready after them.
+        One that no finder before this one answers for is put back at once; an audit hook does not
+        hear of it. A package is there meanwhile, as it is where it imports its modules, and ready
+        after them.
         """
         for one in self._earlier:
             importlib.import_module(one._name)

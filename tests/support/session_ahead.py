@@ -44,7 +44,10 @@ _WITHOUT_WRAPPER = frozenset(
 ) | {
     *(types.WrapperDescriptorType, types.MethodWrapperType, types.MethodDescriptorType),
     *(types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType),
+    property,
 }
+_WRAPPER = frozenset({"__wrapped__", "_mock_name"})
+"""What pytest looks for; a function has it among its own attributes or not at all."""
 
 
 class ReadCode:
@@ -174,9 +177,8 @@ class FixtureNames:
     def use(self) -> None:
         """Let pytest ask here."""
         if self._known:
-            find_known = functools.partialmethod(_find_wrapped, self._find)
             self._fixtures.dir = self.names
-            self._manager._find_wrapped_fixture_def = find_known
+            self._manager._find_wrapped_fixture_def = _finds_wrapped(self._find)
 
     def _may_be_fixture(self, module: types.ModuleType, name: str) -> bool:
         value = getattr(module, name, None)
@@ -193,33 +195,40 @@ class FixtureNames:
         return builtins.dir(holder)
 
 
-def _find_wrapped(manager: Any, find: Any, obj: object) -> Any:
+def _finds_wrapped(original: Any) -> Any:
     """Stand for pytest's search for a fixture behind wrappers."""
-    kind = type(obj)
-    if kind in _WITHOUT_WRAPPER or (kind is types.FunctionType and not obj.__dict__):
-        return None
-    return find(manager, obj)
+
+    def find(self: Any, obj: Any) -> Any:
+        kind = type(obj)
+        if kind in _WITHOUT_WRAPPER:
+            return None
+        if kind is types.FunctionType and _WRAPPER.isdisjoint(obj.__dict__):
+            return None
+        return original(self, obj)
+
+    return find
 
 
 def rewrite_fast() -> None:
     """Let pytest know in less time which modules it need not rewrite."""
     hook: Any = importlib.import_module("_pytest.assertion.rewrite").AssertionRewritingHook
-    hook._early_rewrite_bailout = functools.partialmethod(
-        _bails_out_early, hook._early_rewrite_bailout
-    )
+    hook._early_rewrite_bailout = _bails_out_early(hook._early_rewrite_bailout)
 
 
-def _bails_out_early(hook: Any, original: Any, name: str, state: Any) -> bool:
+def _bails_out_early(original: Any) -> Any:
     """Stand for pytest's first look at a module: True if it is none of those that it rewrites."""
-    base = name.rpartition(".")[2]
-    if (
-        base.isidentifier()  # else it is not sure what pytest makes of it
-        and (hook.session is None or hook._session_paths_checked)  # it takes note of paths once
-        and base not in hook._basenames_to_check_rewrite
-        and not any("/" in one or fnmatch.fnmatch(f"{base}.py", one) for one in hook.fnpats)
-        and not hook._is_marked_for_rewrite(name, state)
-    ):
-        state.trace(f"early skip of rewriting module: {name}")
-        return True
-    bails_out: bool = original(hook, name, state)
+
+    def bails_out(self: Any, name: str, state: Any) -> Any:
+        base = name.rpartition(".")[2]
+        if (
+            base.isidentifier()  # else it is not sure what pytest makes of it
+            and (self.session is None or self._session_paths_checked)  # it takes note of them once
+            and base not in self._basenames_to_check_rewrite
+            and not any("/" in one or fnmatch.fnmatch(f"{base}.py", one) for one in self.fnpats)
+            and not self._is_marked_for_rewrite(name, state)
+        ):
+            state.trace(f"early skip of rewriting module: {name}")
+            return True
+        return original(self, name, state)
+
     return bails_out
