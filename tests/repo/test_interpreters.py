@@ -228,6 +228,31 @@ def test_modules_of_torch_are_ready_in_the_order_in_which_they_were_executed() -
     assert ready.count("'") == 18, "each once"
 
 
+ASKED = """
+import sys
+
+class Noting:
+    def find_spec(self, name, path, target=None):
+        asked.add(name)
+        if name == "torch.cuda":
+            print(list(path) == list(sys.modules["torch"].__path__))
+
+asked = set()
+sys.meta_path.insert(0, Noting())
+import torch
+print(sorted({one for one in sys.modules if one.startswith("torch")} - asked))
+for name, module in list(sys.modules.items()):
+    if name.startswith("torch"):
+        spec = getattr(module, "__spec__", None)
+        print(name, spec and (spec.name, spec.origin, type(spec.loader)), type(module.__loader__))
+"""
+
+
+@needs_torch
+def test_who_listens_to_imports_hears_of_each_module_of_torch() -> None:
+    both("-c", ASKED)
+
+
 @needs_torch
 def test_a_torch_that_comes_first_is_imported(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("print('of the test')")

@@ -1,7 +1,8 @@
 """A process that has imported pytest, or torch too, and forks what is as good as a fresh Python.
 
 It is run as a script by ``interpreters.py``, in a process of its own, and imports nothing of this
-repository: the children shall import that themselves. A child becomes what ``python script.py``,
+repository but ``session_ahead.py``, which does what every session of pytest does in the same way:
+the children shall import the rest themselves. A child becomes what ``python script.py``,
 ``python -m module`` or ``python -c code`` is when its first line runs: its own directory,
 environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but pytest and the
 standard library. torch is imported but put away; ``import torch`` in the child brings it back. What
@@ -51,6 +52,7 @@ _HUGE_PAGE = 1 << 21
 _LONGEST_REQUEST = 1 << 20
 _ANYTHING = metadata.DistributionFinder.Context()
 _Found: Any = metadata.PathDistribution
+_PACKAGE = "pytest_cudafork"
 _PYTEST = ("pytest", "_pytest.config")
 # What a session imports beside pytest, from the standard library and the plugin's dependencies.
 _BESIDE_PYTEST = (
@@ -173,9 +175,11 @@ class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__spec__ = self._own_specs[name]
 
     def _put_back(self) -> None:
-        """Import one after the other as each was ready when they were executed.
+        """Have one after the other imported as each was ready when they were executed.
 
-        A package is there meanwhile, as it is where it imports its modules, and ready after them.
+        One that no finder before this one answers for is put back at once; an audit hook does not
+        hear of it. A package is there meanwhile, as it is where it imports its modules, and ready
+        after them.
         """
         for one in self._earlier:
             importlib.import_module(one._name)
@@ -189,9 +193,23 @@ class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 if package in self._modules:
                     sys.modules.setdefault(package, self._modules[package])
             sys.modules.pop(name, None)
-            importlib.import_module(name)
+            if self._is_waited_for(name):
+                importlib.import_module(name)
+            else:
+                sys.modules[name] = module
         self._modules = {}
         warnings.filters[:0] = self._filters  # type: ignore[index]
+
+    def _is_waited_for(self, name: str) -> bool:
+        """Whether a finder that comes before this one answers for a module."""
+        path = getattr(sys.modules.get(name.rpartition(".")[0]), "__path__", None)
+        for finder in sys.meta_path:
+            if finder is self:
+                return False
+            find_spec = getattr(finder, "find_spec", None)
+            if find_spec is not None and find_spec(name, path, None) is not None:
+                return True
+        return True  # this one was taken away: an import says what comes of that
 
 
 def _is_standard(name: str) -> bool:
@@ -209,13 +227,19 @@ def main() -> NoReturn:
     os.setpgid(0, 0)  # Ctrl-C is for those who asked, and for the children
     gc.disable()
     filters = list(warnings.filters)
+    session_ahead = importlib.import_module("session_ahead")  # stands beside this file
     sys.path[:] = sys.path[1:]  # without the folder of this file
+    del sys.modules[session_ahead.__name__]
     for name in (*_PYTEST, *_BESIDE_PYTEST):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    _import_plugins_of_pytest()
+    plugins = _import_plugins_of_pytest()
     installed = InstalledPackages()
     setattr(metadata.MetadataPathFinder, "find_distributions", installed.find_distributions)  # noqa: B010
+    session_ahead.ReadCode(_PACKAGE)
+    session_ahead.FixtureNames(plugins).use()
+    session_ahead.rewrite_fast()
+    prepared = session_ahead.PreparedConfig()
     warnings.filters[:] = filters  # type: ignore[index]
     put_away: list[PutAway] = []
     for name in sys.argv[2:]:
@@ -230,14 +254,15 @@ def main() -> NoReturn:
     request = _serve(control)
     gc.enable()
     sys.meta_path[:0] = put_away
+    if (request["kind"], request["what"]) == ("-m", "pytest"):
+        prepared.offer()
     _end(_outcome(request))
 
 
-def _import_plugins_of_pytest() -> None:
+def _import_plugins_of_pytest() -> list[types.ModuleType]:
     from _pytest.config import default_plugins
 
-    for name in (*default_plugins, "pytester"):
-        importlib.import_module(f"_pytest.{name}")
+    return [importlib.import_module(f"_pytest.{name}") for name in (*default_plugins, "pytester")]
 
 
 def _leave_finalizers_to_the_server() -> None:
