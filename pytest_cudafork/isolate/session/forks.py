@@ -17,6 +17,7 @@ import pytest
 
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.health.plugin import prepare_for_shared_processes
 from pytest_cudafork.isolate.child import pytest_session
 from pytest_cudafork.isolate.child.capture_files import capture_files, renew_files
 from pytest_cudafork.isolate.child.reporter import Reporter
@@ -135,6 +136,7 @@ class Forks:
         if self._reporter is None:
             self._cores = launch.usable_cores()
             make_basetemp(self._config)
+            prepare_for_shared_processes(self._config)
             self._reporter = Reporter(self._config)
             # in the child that would cost half a millisecond
             self._config.pluginmanager.register(self._reporter)
