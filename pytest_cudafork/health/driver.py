@@ -57,7 +57,7 @@ class Driver:
 
     def __init__(self) -> None:
         self._mapped: CDLL | None = None
-        self._loaded = native_libs.LoadedLibraries()
+        self._loaded = native_libs.loaded_libraries()
         self._without: int | None = None
         """How many libraries had ever been loaded when the driver's was last not among them."""
         self._library: CDLL | None = None

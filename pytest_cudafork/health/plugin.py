@@ -41,6 +41,9 @@ def prepare_for_shared_processes(config: pytest.Config) -> None:
         return
     if session.settings.isolate_scope not in (None, "test"):
         import pytest_cudafork.health.hooks  # noqa: F401
+        from pytest_cudafork.observe.driver.native_libs import loaded_libraries
+
+        loaded_libraries()
 
 
 def _register_hooks(config: pytest.Config, mode: str, *, isolated: bool) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,7 @@ def mapped(name: str) -> ctypes.CDLL | None:
 
 
 class LoadedLibraries:
-    """Counts what the loader has loaded into this process, which is cheap to ask."""
+    """Counts what the loader has loaded into this process, which is cheap to ask, not to begin."""
 
     def __init__(self) -> None:
         from pytest_cudafork.compat.unpatched import ctypes
@@ -120,6 +121,12 @@ class LoadedLibraries:
         if self._ask is not None:
             self._ask(self._take, None)
         return self._adds
+
+
+@functools.cache
+def loaded_libraries() -> LoadedLibraries:
+    """Return the one of this process and of what is forked from it."""
+    return LoadedLibraries()
 
 
 def is_ours(library: ctypes.CDLL) -> bool:
