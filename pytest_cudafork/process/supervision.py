@@ -40,8 +40,8 @@ _LOOK_SECONDS = 0.02
 """How often to look at a child without a pidfd."""
 _ON_LOOK_SECONDS = 0.05
 """How often to call who wants to look at a child."""
-_AHEAD_SECONDS = 0.001
-"""How long a child works by itself at least before its messages are read."""
+_AHEAD_MS = 5
+"""How long a child works by itself before its messages are read, unless it ends."""
 _LATE_READS = 1000
 """How often to read at most once it is dead or its time is up: more than a socket holds."""
 _LONGEST_WAIT_SECONDS = 3600.0
@@ -240,9 +240,11 @@ class Supervisor:
         if self._ahead:
             self._handle(b"", [])  # what has come with the end of its last work
             if self._said is Said.MORE and not self._malformed:
-                # a child that works by itself need not be asked for each message
+                poller = select.poll()
+                if self.running.pidfd >= 0:
+                    poller.register(self.running.pidfd, select.POLLIN)
                 with self.held.waiting():
-                    time.sleep(_AHEAD_SECONDS)
+                    poller.poll(_AHEAD_MS)
         while True:
             if self._malformed or (until_done and self._said in _DONE):
                 return False

@@ -128,6 +128,8 @@ class ItemServer:
         stops = (frames.plain(session.shouldstop), frames.plain(session.shouldfail))
         wanted = all_well and not any(stops) and not channel.has_message
         ahead = leads_on and wanted and not last
+        if ahead and self._reporter.kept is not None:
+            self._reporter.kept.begin()  # all of it is told; the next test may die before it begins
         over = messages.TestOver(last, *stops, ahead=ahead, passed=passed)
         channel.send(over)
         return over

@@ -152,12 +152,12 @@ class Replay:
                 session.shouldstop = session.shouldstop or message.shouldstop
                 session.shouldfail = session.shouldfail or message.shouldfail
                 self.last = message.last
-                for fd in self.capture_fds[:1]:
-                    captured_output.forget(fd)
                 self._allowed = _AFTER_THE_TEST
                 self.ahead = message.ahead
-                if self.ahead:
+                if self.ahead:  # what is kept may be of the next test already
                     return Said.AHEAD
+                for fd in self.capture_fds[:1]:
+                    captured_output.forget(fd)
                 return Said.LEAVING if self.last else Said.DONE
             case messages.RunsAgain():
                 self.runs += 1

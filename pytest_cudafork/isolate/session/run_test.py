@@ -114,7 +114,7 @@ def run_child(
         )
         return
     finally:
-        if process.forked:
+        if process.forked and not process.tests:  # else it has files of its own
             replay.empty_shared_capture()
         if not replay.goes_on:
             process.close()

@@ -132,6 +132,28 @@ def test_7(): note(7)
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_what_was_read_for_a_report_that_never_came_is_kept_ahead_too(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    conftest = """
+import pytest, time
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    if item.name == "test_3" and call.when == "call":
+        item.module.go_on()
+        time.sleep(1)  # until what came before is shown
+        os.abort()
+    return (yield)
+"""
+    result = session(
+        pytester, "def test_3(): print('said'); note(3)\n", method=method, conftest=conftest
+    )
+    assert notes(pytester) == "up 1 2 3 ahead"
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*SIGABRT in call*", "*Captured stdout call*", "said"])
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_after_a_failure_no_test_runs_that_is_not_wanted(
     pytester: pytest.Pytester, method: str
 ) -> None:

@@ -373,9 +373,9 @@ def test_an_interrupt_ends_a_child_and_what_it_had_finished_counts() -> None:
             assert supervisor.watch(_ahead, 60.0, until_done=True) is None
             with contextlib.suppress(KeyboardInterrupt):  # or it came to send the second one
                 assert supervisor.watch(_ahead, 60.0, until_done=True) is None
+                supervisor.kill()
             with pytest.raises(KeyboardInterrupt):
                 held.strike()
-            supervisor.kill()
     finally:
         signal.signal(signal.SIGINT, before)
     assert is_gone(supervisor.running.pid)
