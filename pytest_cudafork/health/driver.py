@@ -57,6 +57,9 @@ class Driver:
 
     def __init__(self) -> None:
         self._mapped: CDLL | None = None
+        self._loaded = native_libs.loaded_libraries()
+        self._without: int | None = None
+        """How many libraries had ever been loaded when the driver's was last not among them."""
         self._library: CDLL | None = None
         """The driver's library, if it was initialized in this process at the last look."""
         self._log_place: Any = None
@@ -75,12 +78,16 @@ class Driver:
     def look(self) -> None:
         """Look whether the driver is initialized in this process; what is asked goes by that.
 
-        The loader looks for a driver that is not there in many folders: once a phase, not for each
-        question, or it would be most of the time of a short test.
+        The loader looks for a driver that is not there in many folders, so it is asked only where
+        it has loaded something since, or it would be most of the time of a short test.
         """
         self._library = None
         if self._mapped is None:
+            loaded = self._loaded.count()
+            if loaded is not None and loaded == self._without:
+                return
             self._mapped = native_libs.mapped(probe.LIBCUDA)
+            self._without = loaded
         if self._mapped is not None and probe.ask_driver().driver is probe.Driver.INITIALIZED:
             self._library = self._mapped
 

@@ -31,6 +31,21 @@ def look_after_shared_process(config: pytest.Config) -> None:
         _register_hooks(config, "recover", isolated=True)
 
 
+def prepare_for_shared_processes(config: pytest.Config) -> None:
+    """Import what ``look_after_shared_process`` needs, where processes are forked from this one.
+
+    Only where the session says that they are shared: else most of them are a single test's.
+    """
+    session = config.stash.get(SESSION, None)
+    if session is None or session.settings.health == "off":
+        return
+    if session.settings.isolate_scope not in (None, "test"):
+        import pytest_cudafork.health.hooks  # noqa: F401
+        from pytest_cudafork.observe.driver.native_libs import loaded_libraries
+
+        loaded_libraries()
+
+
 def _register_hooks(config: pytest.Config, mode: str, *, isolated: bool) -> None:
     from pytest_cudafork.health.hooks import HealthHooks
 

@@ -91,9 +91,13 @@ class Finder:
     """Finds the tests of a session by what names them in any session over the same files."""
 
     def __init__(self, items: list[pytest.Item], first: pytest.Item | None = None) -> None:
-        """Take the tests; ``first`` is the one that is looked for most likely, and found fast."""
+        """Take the tests; ``first`` and those behind it are looked for most likely, and fast."""
         self._items = items
         self._first = first
+        self._next: int | None = None
+        """Where the test is that is looked for most likely."""
+        if first is not None and first in items:
+            self._next = items.index(first) + 1
         self._by_name: dict[tuple[str, ...], pytest.Item] | None = None
         self._functions: dict[tuple[str, ...], list[pytest.Item]] | None = None
 
@@ -111,8 +115,11 @@ class Finder:
     def _by_names(self, names: list[str], wanted: list[list[str]]) -> pytest.Item | None:
         if self._first is not None and identity(self._first) == tuple(names):
             return self._first
-        item = self._index().get(tuple(names))
         values = [tuple(pair) for pair in wanted]
+        likely = self._likely()
+        if likely is not None and identity(likely) == tuple(names) and parameters(likely) == values:
+            return likely
+        item = self._index().get(tuple(names))
         if item is not None and (not values or parameters(item) == values):
             return item
         if not values or "[" not in names[-1]:
@@ -132,6 +139,14 @@ class Finder:
         number, count = place
         same = self._functions.get(_function(names), [])
         return same[number] if len(same) == count else None
+
+    def _likely(self) -> pytest.Item | None:
+        """Return the test behind the last one, which is found without an index."""
+        number = self._next
+        if number is None or number >= len(self._items):
+            return None
+        self._next = number + 1
+        return self._items[number]
 
     def _index(self) -> dict[tuple[str, ...], pytest.Item]:
         if self._by_name is None:

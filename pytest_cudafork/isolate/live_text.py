@@ -23,6 +23,8 @@ from pytest_cudafork.process.protocol import messages
 
 Tell = Callable[[messages.Message], bool]
 """Sends a message; False where there is nobody to tell."""
+Ask = Callable[[], "Mapping[str, Any] | None"]
+"""Says where the terminal stands."""
 
 _REPORTER = "terminalreporter"
 _DIRECT = ("no", "tee-sys")
@@ -83,7 +85,8 @@ class ChildTerminal:
         self._wait = wait
         self._reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
         self._real: Any = None
-        self.direct = config.getoption("capture", "fd") in _DIRECT
+        self._ask: Ask | None = None
+        self.direct = is_direct(config)
         """Whether tests write to the terminal themselves, so that the order has to be kept."""
 
     def take_over(self) -> None:
@@ -93,8 +96,15 @@ class ChildTerminal:
             lambda real: ForwardedFile(self._forward, real),
         )
 
-    def begin(self, position: Mapping[str, Any] | None) -> None:
-        """Take over where the parent's terminal stands (see ``position_of``) before a test."""
+    def begin(self, position: Mapping[str, Any] | None, ask: Ask | None = None) -> None:
+        """Take over where the parent's terminal stands (see ``position_of``) before a test.
+
+        ``ask`` says it, and is called where it matters first.
+        """
+        self._ask = ask
+        self._stand_at(position)
+
+    def _stand_at(self, position: Mapping[str, Any] | None) -> None:
         if self._reporter is not None and position is not None:
             self._reporter.currentfspath = _unpack(position["at"])
             writer = pytest_internals.writer_of(self._reporter)
@@ -114,12 +124,20 @@ class ChildTerminal:
 
     def _forward(self, text: str) -> None:
         self.flush()
+        if self._ask is not None:
+            ask, self._ask = self._ask, None
+            self._stand_at(ask())
         place = _pack(self._reporter.currentfspath)
         if self._tell(messages.TerminalText(text, place, self.direct)):
             self.settle()
         else:  # a process that the test has forked, or between two tests
             self._real.write(text)
             self._real.flush()
+
+
+def is_direct(config: pytest.Config) -> bool:
+    """Whether tests write to the terminal themselves."""
+    return config.getoption("capture", "fd") in _DIRECT
 
 
 def stand_in(config: pytest.Config, real: Mapping[str, Any]) -> None:

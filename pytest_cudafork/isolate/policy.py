@@ -124,6 +124,12 @@ def choose(
     return method
 
 
+def for_another(method: Method, marks: Wishes, config: IsolationConfig) -> Method:
+    """Return how to run a test in the process of another one, which ran by ``method``."""
+    timeout = config.timeout if marks.timeout is None else marks.timeout
+    return method if method.timeout == timeout else replace(method, timeout=timeout)
+
+
 def instead_of_fork_server(method: Method, reason: str) -> Method:
     """Return what to do with a test that the fork server cannot run: a fresh interpreter can."""
     return replace(method, name="spawn", why=f"not forkserver: {reason}")

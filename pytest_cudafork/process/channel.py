@@ -80,6 +80,11 @@ class Channel:
             self._inbox.extend(messages.decode(plain) for plain in self._decoder.feed(data))
         return self._inbox.pop(0)
 
+    @property
+    def has_message(self) -> bool:
+        """Whether the parent has sent something that nobody has read yet."""
+        return bool(self._inbox) or sockets.can_be_read(self._sock)
+
     def leave_if_not_mine(self) -> None:
         """End this process at once if it is a descendant that ran out of the test."""
         if not self.is_mine:

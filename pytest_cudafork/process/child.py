@@ -314,21 +314,35 @@ def umask() -> int:
     return mask
 
 
-def take_over(surroundings: dict[str, Any], environment_here: bytes = b"") -> None:
-    """Make this process's environment, directory, umask and arguments those of the parent.
+class Surroundings:
+    """What ``surroundings`` returned in the parent, for the tests of one order.
 
-    ``surroundings`` is what ``surroundings`` returned in the parent; ``environment_here``
-    what ``environment`` returned here, if that was asked before: mostly there is nothing to change.
+    ``environment_here`` is what ``environment`` returned here, if that was asked before: mostly
+    there is nothing to change.
     """
-    if surroundings["environ"] != environment_here:
-        variables = surroundings["environ"].split(b"\0")
-        environ = dict(variable.split(b"=", 1) for variable in variables if variable)
-        here = dict(os.environb)
-        for key in here.keys() - environ.keys():
-            del os.environb[key]
-        for key, value in environ.items():
-            if here.get(key) != value:
-                os.environb[key] = value
-    os.chdir(surroundings["cwd"])
-    os.umask(surroundings["umask"])
-    sys.argv[:] = surroundings["argv"]
+
+    def __init__(self, surroundings: dict[str, Any], environment_here: bytes = b"") -> None:
+        self._said = surroundings
+        self._environ: dict[bytes, bytes] | None = None
+        if surroundings["environ"] != environment_here:
+            variables = surroundings["environ"].split(b"\0")
+            self._environ = dict(variable.split(b"=", 1) for variable in variables if variable)
+
+    def take_over(self) -> None:
+        """Make this process's environment, directory, umask and arguments those of the parent."""
+        environ = self._environ
+        if environ is not None and environ != standard_library.variables_in_bytes(os.environ):
+            here = dict(os.environb)
+            for key in here.keys() - environ.keys():
+                del os.environb[key]
+            for key, value in environ.items():
+                if here.get(key) != value:
+                    os.environb[key] = value
+        os.chdir(self._said["cwd"])
+        os.umask(self._said["umask"])
+        sys.argv[:] = self._said["argv"]
+
+
+def take_over(surroundings: dict[str, Any], environment_here: bytes = b"") -> None:
+    """Make this process's surroundings those of the parent, once (see ``Surroundings``)."""
+    Surroundings(surroundings, environment_here).take_over()

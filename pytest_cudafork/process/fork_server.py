@@ -139,9 +139,7 @@ class ForkServer:
         return self._sock
 
     def _parent_waits(self) -> bool:
-        poller = select.poll()
-        poller.register(self._sock, select.POLLIN)
-        return bool(poller.poll(0))
+        return sockets.can_be_read(self._sock)
 
     # -- serving ---------------------------------------------------------------------------------
 

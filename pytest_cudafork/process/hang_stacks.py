@@ -6,7 +6,7 @@ a signal that it blocks or ignores, or that it has become another program meanwh
 
 from __future__ import annotations
 
-from pytest_cudafork.compat.unpatched import contextlib, ctypes, io, os, signal, time
+from pytest_cudafork.compat.unpatched import contextlib, ctypes, io, os, re, signal, time
 
 _SIGNALS = (signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """What faulthandler writes stacks on, best first; a test may have taken one of them away."""
@@ -15,6 +15,7 @@ _PTRACE_SEIZE = 0x4206
 _PTRACE_INTERRUPT = 0x4207
 _PTRACE_SETSIGMASK = 0x420B
 _STOP_SECONDS = 5.0
+_FATAL = re.compile(r"\AFatal Python error: .*\n+")
 
 
 def ask(pid: int) -> bool:
@@ -90,3 +91,9 @@ def _stopped(pid: int) -> bool:
             return False
         time.sleep(0.002)
     return False
+
+
+def written_to(fd: int, *, asked: bool) -> str:
+    """Return the stacks in a file; ``asked`` if they were, by a signal, which is no news."""
+    text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace").strip()
+    return _FATAL.sub("", text) if asked else text

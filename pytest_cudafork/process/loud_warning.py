@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 
+from pytest_cudafork.process.descendants import process_state
+
 
 def loud_warning(warning: Warning) -> None:
     """Warn of what no test's report can tell.
@@ -13,3 +15,11 @@ def loud_warning(warning: Warning) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn(warning, stacklevel=3)
+
+
+def warn_of_survivors(pids: list[int]) -> None:
+    """Tell of processes that a test has started and that could not be ended, if there are any."""
+    if pids:
+        names = ", ".join(f"{pid} ({process_state.program_of(pid)})" for pid in pids)
+        text = f"what a test has started could not be ended: {names}. It hangs in the kernel, or "
+        loud_warning(RuntimeWarning(f"{text}belongs to another user."))

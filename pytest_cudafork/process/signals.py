@@ -1,4 +1,4 @@
-"""What a process that has children makes of signals: of those they send, and of SIGCHLD.
+"""What a process that has children makes of signals: SIGCHLD, and those that are to end it.
 
 A program may ignore SIGCHLD, and then the kernel forgets how children ended; or handle it by
 waiting for whatever child has ended, as servers do. Either takes the exit status away from who
@@ -7,11 +7,13 @@ needs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 from pytest_cudafork.compat import written_in_c
-from pytest_cudafork.compat.unpatched import contextlib, signal
+from pytest_cudafork.compat.unpatched import contextlib, signal, threading
 
 SIGNALS = (
     signal.SIGHUP,
@@ -76,3 +78,65 @@ class ChildSignal:
             self.end()
             if handled:
                 signal.raise_signal(signal.SIGCHLD)
+
+
+class Held:
+    """SIGTERM and Ctrl-C, held back while what a child has said is passed on.
+
+    A child that works ahead may have finished tests of which nothing is shown yet. So the signal
+    counts where the child is waited for; a second one counts at once.
+    """
+
+    def __init__(self, handlers: Sequence[Any] = ()) -> None:
+        """Take the handlers that can wait; others are left alone."""
+        self._handlers = handlers
+        self._waits = False
+        self._came: tuple[int, Any] | None = None
+        """The signal that came, and its handler."""
+        self.struck = False
+        """Whether the last wait was ended by one."""
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Hold them back for a while."""
+        former: dict[int, Any] = {}
+        if self._handlers and threading.current_thread() is threading.main_thread():
+            for one in (signal.SIGINT, signal.SIGTERM):
+                number, handler = int(one), written_in_c.signal_handler(one)
+                if handler in self._handlers:
+                    former[number] = handler
+                    written_in_c.set_signal_handler(number, functools.partial(self._take, handler))
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                written_in_c.set_signal_handler(number, handler)
+
+    def _take(self, handler: Any, number: int, frame: FrameType | None) -> None:
+        again, self._came = self._came is not None, (number, handler)
+        if self._waits or again:
+            handler(number, frame)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let them count."""
+        self._waits = True
+        try:
+            self.strike()
+            yield
+        except BaseException:
+            self.struck = self._came is not None
+            raise
+        finally:
+            self._waits = False
+
+    @property
+    def came(self) -> bool:
+        """Whether one has come that does not count yet."""
+        return self._came is not None
+
+    def strike(self) -> None:
+        """Let one count that has come."""
+        if self._came is not None:
+            number, handler = self._came
+            handler(number, None)

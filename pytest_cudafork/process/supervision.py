@@ -13,7 +13,6 @@ from typing import Protocol
 from pytest_cudafork.compat.unpatched import (
     contextlib,
     os,
-    re,
     resource,
     select,
     signal,
@@ -23,12 +22,12 @@ from pytest_cudafork.compat.unpatched import (
 from pytest_cudafork.process import exit_status, hang_stacks, launch, native_stacks
 from pytest_cudafork.process.channel import Outbox
 from pytest_cudafork.process.descendants import leftovers, process_state
-from pytest_cudafork.process.loud_warning import loud_warning
+from pytest_cudafork.process.loud_warning import warn_of_survivors
 from pytest_cudafork.process.protocol import frames, messages, sockets
-from pytest_cudafork.process.signals import ChildSignal
+from pytest_cudafork.process.signals import ChildSignal, Held
 
 _READ_BYTES = 1 << 18
-_MOST_FDS = 3
+_MOST_FDS = 4
 _STACKS_SECONDS = 10.0
 """How long a child that is told to abort may take to write its stacks."""
 EXIT_SECONDS = 10.0
@@ -41,6 +40,8 @@ _LOOK_SECONDS = 0.02
 """How often to look at a child without a pidfd."""
 _ON_LOOK_SECONDS = 0.05
 """How often to call who wants to look at a child."""
+_AHEAD_MS = 5
+"""How long a child works by itself before its messages are read, unless it ends."""
 _LATE_READS = 1000
 """How often to read at most once it is dead or its time is up: more than a socket holds."""
 _LONGEST_WAIT_SECONDS = 3600.0
@@ -51,11 +52,12 @@ class Said(enum.Enum):
     """What a message means for the watch."""
 
     MORE = "more"  # others follow
+    AHEAD = "ahead"  # the result is complete, and the child has gone on to its next work
     LEAVING = "leaving"  # the result is complete; what runs at the end of a process follows
     DONE = "done"  # the child has nothing left to do but end, or waits for its next work
 
 
-_FATAL = re.compile(r"\AFatal Python error: .*\n+")
+_DONE = (Said.DONE, Said.AHEAD)
 
 OnMessage = Callable[[messages.Message, "list[int]"], Said]
 """Takes a message and the descriptors that came with it, to close."""
@@ -115,6 +117,7 @@ class Supervisor:
         self._decoder = frames.Decoder(running.cookie)
         self._on_message: OnMessage = _nothing_expected
         self._said = Said.MORE
+        self._ahead = False
         self._malformed = ""
         self._hung_up = False
         self._stacks = self._native = self._state = ""
@@ -125,6 +128,8 @@ class Supervisor:
         sentence about it; known once it is settled."""
         self.on_look: Callable[[], None] | None = None
         """Called now and then while the child is watched."""
+        self.held = Held()
+        """What holds signals back while messages are handled; by default none are."""
         self.outbox = Outbox(running.sock, running.cookie)
         """What the child is to be told; sent while it is watched."""
 
@@ -146,15 +151,16 @@ class Supervisor:
         self, on_message: OnMessage, timeout: float | None, until_done: bool
     ) -> Ending | None:
         start = time.monotonic()
+        self._ahead = self._said is Said.AHEAD
         self._on_message, self._said = on_message, Said.MORE
         timed_out = lingered = False
         settled = False
         try:
             deadline = None if timeout is None else start + timeout
             dead = self._until_dead(deadline, until_done)
-            if dead and self._said is not Said.DONE:
+            if dead and self._said not in _DONE:
                 self._drain()  # its last word may lie behind a message that came with descriptors
-            if until_done and self._said is Said.DONE and not self._malformed:
+            if until_done and self._said in _DONE and not self._malformed:
                 settled = True
                 return None
             if not dead:
@@ -162,6 +168,11 @@ class Supervisor:
                 timed_out = not (lingered or self._malformed)
                 self._abort()
             self._drain()
+        except BaseException:
+            settled = until_done and self._had_finished()
+            if settled:
+                return None
+            raise
         finally:
             exitcode = 0 if settled else self._clean_up()
         return Ending(
@@ -178,6 +189,16 @@ class Supervisor:
             # of a fork server's child the server knows, and takes it with itself when it dies
             self._status_lost and not (self.running.ends_group or self._said is Said.DONE),
         )
+
+    def _had_finished(self) -> bool:
+        """Whether a child that this process was told to end had finished its work; it is killed."""
+        if not self.held.struck:
+            return False
+        with contextlib.suppress(OSError):
+            os.kill(self.running.pid, signal.SIGKILL)
+        self._until_killed()
+        self._drain()
+        return self._said in _DONE and not self._malformed
 
     def settle(self, *, wait: bool) -> bool:
         """Clear away a child that is done; False if it still runs and may do so a little longer.
@@ -216,12 +237,20 @@ class Supervisor:
         been stopped meanwhile, or had to wait for a core.
         """
         said, late_reads = Said.MORE, _LATE_READS
+        if self._ahead:
+            self._handle(b"", [])  # what has come with the end of its last work
+            if self._said is Said.MORE and not self._malformed:
+                poller = select.poll()
+                if self.running.pidfd >= 0:
+                    poller.register(self.running.pidfd, select.POLLIN)
+                with self.held.waiting():
+                    poller.poll(_AHEAD_MS)
         while True:
+            if self._malformed or (until_done and self._said in _DONE):
+                return False
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if self._wait(left):
                 return True
-            if self._malformed or (until_done and self._said is Said.DONE):
-                return False
             if self._said is not said:
                 said = self._said
                 deadline = _deadline_after(said, deadline)
@@ -250,7 +279,8 @@ class Supervisor:
         if seconds is not None:
             seconds = min(seconds, _LONGEST_WAIT_SECONDS)
         # rounded up, or the last millisecond would be spent in a busy loop
-        ready = dict(poller.poll(None if seconds is None else int(seconds * 1000) + 1))
+        with self.held.waiting():
+            ready = dict(poller.poll(None if seconds is None else int(seconds * 1000) + 1))
         events = ready.get(running.sock.fileno(), 0)
         if events & select.POLLOUT:
             self.outbox.flush()
@@ -262,11 +292,7 @@ class Supervisor:
         return running.pidfd in ready if running.pidfd >= 0 else self._dead()
 
     def _has_something_to_read(self) -> bool:
-        if self._hung_up:
-            return False
-        poller = select.poll()
-        poller.register(self.running.sock, select.POLLIN)
-        return bool(poller.poll(0))
+        return not self._hung_up and sockets.can_be_read(self.running.sock)
 
     def _dead(self) -> bool:
         """Whether the child has ended (it is still a zombie, for nobody has reaped it)."""
@@ -286,12 +312,18 @@ class Supervisor:
         if not data:
             self._hung_up = True
             return False
+        return self._handle(data, fds)
+
+    def _handle(self, data: bytes, fds: list[int]) -> bool:
+        """Handle what was read, up to the end of this work; False if it is no message."""
         try:
             for plain in self._decoder.feed(data):
                 message = messages.decode(plain)
                 taken, fds = fds, []
                 said = self._on_message(message, taken)
                 self._said = self._said if said is Said.MORE else said
+                if self._said is Said.AHEAD:
+                    break
         except frames.FrameError as error:
             self._malformed = str(error)
             self._hung_up = True
@@ -307,6 +339,8 @@ class Supervisor:
         They may write there for ever, too.
         """
         for _ in range(_LATE_READS):
+            if self._said is Said.AHEAD:
+                return
             if self._hung_up or not self._receive(int(socket.MSG_DONTWAIT)):
                 break
         if self._decoder.pending and not self._malformed:
@@ -355,9 +389,7 @@ class Supervisor:
                     os.killpg(running.pid, signal.SIGKILL)
                 exitcode = self._reap(exitcode)
         finally:
-            self._stacks = _read_all(running.stacks_fd)
-            if self._asked:  # by a signal of ours, which is no news
-                self._stacks = _FATAL.sub("", self._stacks)
+            self._stacks = hang_stacks.written_to(running.stacks_fd, asked=self._asked)
             running.close()
         return exitcode
 
@@ -408,14 +440,6 @@ def _deadline_after(said: Said, deadline: float | None) -> float | None:
     return None if deadline is None else max(deadline, now + _LEAVE_SECONDS)
 
 
-def warn_of_survivors(pids: list[int]) -> None:
-    """Tell of processes that a test has started and that could not be ended, if there are any."""
-    if pids:
-        names = ", ".join(f"{pid} ({process_state.program_of(pid)})" for pid in pids)
-        text = f"what a test has started could not be ended: {names}. It hangs in the kernel, or "
-        loud_warning(RuntimeWarning(f"{text}belongs to another user."))
-
-
 def _nothing_expected(message: messages.Message, fds: list[int]) -> Said:
     """Take a message of a child that was given nothing to do.
 
@@ -424,8 +448,3 @@ def _nothing_expected(message: messages.Message, fds: list[int]) -> Said:
 
     """
     raise frames.FrameError(f"a message of kind {message.kind!r} came before any work was given")
-
-
-def _read_all(fd: int) -> str:
-    size = os.fstat(fd).st_size
-    return os.pread(fd, size, 0).decode("utf-8", "replace").strip()

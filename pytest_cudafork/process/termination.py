@@ -14,6 +14,7 @@ import pytest
 from pytest_cudafork.compat import written_in_c
 from pytest_cudafork.compat.plugins import timeout
 from pytest_cudafork.compat.unpatched import contextlib, signal, threading
+from pytest_cudafork.process import signals
 from pytest_cudafork.process.forking import fault_watchdog
 
 
@@ -74,6 +75,11 @@ def sigterm_ends_session(test: str) -> Iterator[None]:
         ) from None
     finally:
         written_in_c.set_signal_handler(signal.SIGTERM, signal.SIG_DFL)
+
+
+def held_back() -> signals.Held:
+    """Return what holds back Ctrl-C and SIGTERM, as they are handled here."""
+    return signals.Held((signal.default_int_handler, _terminate))
 
 
 def stop_time_limit(item: pytest.Item) -> None:

@@ -15,6 +15,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.isolate.captured_output import Kept
+from pytest_cudafork.isolate.passed_phases import PassedPhases
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import messages
 
@@ -91,16 +92,16 @@ def _file_of(part: Any) -> int:
         return -1
 
 
-def share_capture(config: pytest.Config, channel: Channel) -> Kept:
-    """Give the parent the files that hold this process's captured output, for after a crash.
+def share_capture(config: pytest.Config, channel: Channel) -> tuple[Kept, PassedPhases]:
+    """Give the parent the files that hold what this process has not reported, for after a crash.
 
     pytest empties them at the end of each phase, so they hold the output of the phase that crashed;
-    what it has read goes into the file that is returned. With ``--capture=sys`` there are none, so
-    the text is written to memory files as well.
+    what it has read, and phases that are told later, go into what is returned. With
+    ``--capture=sys`` there are none, so the text is written to memory files as well.
     """
-    kept = Kept()
-    channel.send(messages.CaptureFiles(), [kept.fd, *_files_to_share(config)])
-    return kept
+    kept, passed = Kept(), PassedPhases()
+    channel.send(messages.CaptureFiles(), [kept.fd, passed.fd, *_files_to_share(config)])
+    return kept, passed
 
 
 def _files_to_share(config: pytest.Config) -> list[int]:

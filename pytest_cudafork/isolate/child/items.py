@@ -67,7 +67,8 @@ class ItemServer:
             FrameError: The parent sent something that is no message.
 
         """
-        self._reporter.kept = capture_files.share_capture(self._reporter.config, channel)
+        reporter = self._reporter
+        reporter.kept, reporter.passed = capture_files.share_capture(reporter.config, channel)
         while isinstance(order := channel.receive(), messages.Run):
             if (yield from self._run(channel, order)):
                 return
@@ -76,40 +77,62 @@ class ItemServer:
             self._tear_down(channel, self._session)
 
     def _run(self, channel: Channel, order: messages.Run) -> Generator[Turn, None, bool]:
-        """Run one test; True if it was the last."""
-        child.take_over(order.surroundings, self.environment)
-        if environment.is_set(environment.PATCHES):
-            from pytest_cudafork.patch.applying.inherited import apply_inherited
+        """Run one test, and those after it that it leads to; True if there is no other."""
+        names = [order.test, order.next, *(order.ahead or ())]
+        signs = [None] * len(names) if order.signs is None else order.signs
+        surroundings = child.Surroundings(order.surroundings, self.environment)
+        item, following = None, self._find(names[0])
+        for number, sign in enumerate(signs[: len(names) - 1]):
+            surroundings.take_over()
+            if environment.is_set(environment.PATCHES):
+                from pytest_cudafork.patch.applying.inherited import apply_inherited
 
-            apply_inherited()
-        item = self._finder.find(*order.test)
-        if item is None:
-            found = [one.nodeid for one in self._items]
-            channel.send(messages.TestMissing(found, self._errors))
-            channel.send(messages.TestOver(last=True))
-            return True
-        following = self._finder.find(*order.next) if order.next else None
+                apply_inherited()
+            item, following = following, self._find(names[number + 1])
+            if item is None:
+                found = [one.nodeid for one in self._items]
+                channel.send(messages.TestMissing(found, self._errors))
+                channel.send(messages.TestOver(last=True))
+                return True
+            first = number == 0
+            position = order.position if first else None
+            self._reporter.report_to(channel, position, sign, ask_position=not first)
+            plugins.continue_reruns(item.config, order.reruns if first else None)
+            if order.next is not None:
+                look_after_shared_process(item.config)
+            with inherited.body_only(item, order.inherits):
+                last = (yield from self._protocol(channel, item, following)) or following is None
+            leads_on = names[number + 2 : number + 3] != []
+            over = self._end(channel, item, last=last, leads_on=leads_on)
+            if over.last:
+                return True
+            if not over.ahead:
+                break
+        return False
+
+    def _find(self, name: Any) -> pytest.Item | None:
+        return self._finder.find(*name) if name else None
+
+    def _end(
+        self, channel: Channel, item: pytest.Item, *, last: bool, leads_on: bool
+    ) -> messages.TestOver:
+        """Say that a test is over; ``leads_on`` if its order says what to do after the next."""
         session = self._session = item.session
-        plugins.continue_reruns(item.config, order.reruns)
-        self._reporter.report_to(channel, order.position)
-        if order.next is not None:
-            look_after_shared_process(item.config)
-        with inherited.body_only(item, order.inherits):
-            last = (yield from self._protocol(channel, item, following)) or following is None
         last = last or fitness.unfit(item.config) is not None
+        passed, all_well = self._reporter.untold, self._reporter.all_well
         self._reporter.report_to(None)
         channel.leave_if_not_mine()
         measured = None if self.coverage is None else self.coverage.take()
         if measured is not None:
             channel.send(messages.Coverage(measured))
-        channel.send(
-            messages.TestOver(
-                last,
-                shouldstop=frames.plain(session.shouldstop),
-                shouldfail=frames.plain(session.shouldfail),
-            )
-        )
-        return last
+        stops = (frames.plain(session.shouldstop), frames.plain(session.shouldfail))
+        wanted = all_well and not any(stops) and not channel.has_message
+        ahead = leads_on and wanted and not last
+        if ahead and self._reporter.kept is not None:
+            self._reporter.kept.begin()  # all of it is told; the next test may die before it begins
+        over = messages.TestOver(last, *stops, ahead=ahead, passed=passed)
+        channel.send(over)
+        return over
 
     def _protocol(
         self, channel: Channel, item: pytest.Item, following: pytest.Item | None

@@ -18,6 +18,7 @@ from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.captured_output import Kept
 from pytest_cudafork.isolate.child import capture_files, plugins
+from pytest_cudafork.isolate.passed_phases import PassedPhases, sign_of
 from pytest_cudafork.isolate.report_data import (
     CASE,
     MEASURED,
@@ -53,6 +54,11 @@ class Reporter:
         self._starts = 0
         self.kept: Kept | None = None
         """Where the parent finds what a phase has written if the report never comes."""
+        self.passed: PassedPhases | None = None
+        """Where it finds phases that have passed and are told later."""
+        self._sign: int | None = None
+        self.all_well = True
+        """Whether all that was reported of the test is such that the next one will be wanted."""
 
     def take_over(self, session: pytest.Session) -> None:
         """Let what is told in this process reach this, the session's counters and live logs only.
@@ -75,16 +81,34 @@ class Reporter:
         for name in _TELLING_HOOKS:
             pluggy_internals.keep_plugins(manager, name, keep)
 
-    def report_to(self, channel: Channel | None, position: dict[str, Any] | None = None) -> None:
-        """Report to this channel, with the terminal at ``position``; None: to nobody any more."""
+    def report_to(
+        self,
+        channel: Channel | None,
+        position: dict[str, Any] | None = None,
+        sign: int | None = None,
+        *,
+        ask_position: bool = False,
+    ) -> None:
+        """Report to this channel; None: to nobody any more.
+
+        Args:
+            channel: The channel.
+            position: Where the terminal stands.
+            sign: As of ``Run.signs``: phases that have passed are told with the end of the test.
+            ask_position: Whether to ask where the terminal stands, should that matter.
+
+        """
         if channel is None:
             self._terminal.flush()
         self._channel = channel
         self._starts = 0
         if channel is not None and self.kept is not None:
             self.kept.begin()
+        self._sign, self.all_well = sign, True
+        if sign is not None and self.passed is not None:
+            self.passed.begin()
         self._packer.begin_test()
-        self._terminal.begin(position)
+        self._terminal.begin(position, self._ask_position if ask_position else None)
 
     def pytest_runtest_logstart(self) -> None:
         """Say that a plugin runs the test once more; the first time the parent knows of."""
@@ -118,6 +142,10 @@ class Reporter:
             return
         self._leave_if_not_mine()
         self._terminal.flush()
+        self.all_well = self.all_well and not report.failed
+        if self._is_as_expected(report) and self.passed is not None:
+            self.passed.hold(report)
+            return
         data = self._packer.pack(report)
         self._tell(messages.Report(data, wait=self._terminal.direct))
         self._terminal.settle()
@@ -127,11 +155,33 @@ class Reporter:
         if when == "runtest" and self._channel is not None:
             self._tell(caught_warnings.pack(warning_message))
 
+    def _is_as_expected(self, report: pytest.TestReport) -> bool:
+        """Whether a report says that its phase has passed, of a test as the parent knows it."""
+        if self._sign is None or not self._packer.says_no_more(report):
+            return False
+        return sign_of(report.location, report.keywords) == self._sign
+
+    @property
+    def untold(self) -> bytes:
+        """The phases that have passed and are not told yet."""
+        return b"" if self._sign is None or self.passed is None else self.passed.held
+
     def _tell(self, message: messages.Message) -> bool:
         if self._channel is None or not self._channel.is_mine:
             return False
+        if self.passed is not None and self.untold:  # the order is kept
+            self._channel.send(messages.Passed(self.untold))
+            self.passed.drop()
         self._channel.send(message)
         return True
+
+    def _ask_position(self) -> dict[str, Any] | None:
+        """Ask the parent where its terminal stands."""
+        if self._tell(messages.AsksPosition()) and self._channel is not None:
+            answer = self._channel.receive()
+            if isinstance(answer, messages.Shown):
+                return answer.position  # type: ignore[no-any-return]
+        return None
 
     def _wait(self) -> None:
         """Wait until the parent has shown the last message."""
@@ -172,17 +222,18 @@ class ReportPacker:
 
     def pack(self, report: pytest.TestReport) -> dict[str, Any]:
         """Return a report as plain data for ``report_data.load``."""
-        like = likeness(report) if self._shortens and self._says_no_more(report) else None
+        like = likeness(report) if self.says_no_more(report) else None
         before, self._before = self._before, like
         if like is not None and like == before:
             times = {name: getattr(report, name) for name in TIMES}
             return {"when": report.when, "outcome": report.outcome, **times, SAME: True}
         return self._pack_whole(report)
 
-    def _says_no_more(self, report: pytest.TestReport) -> bool:
+    def says_no_more(self, report: pytest.TestReport) -> bool:
         """Whether a report says that its phase has passed, and nothing else of it."""
         return (
-            type(report) is pytest.TestReport
+            self._shortens
+            and type(report) is pytest.TestReport
             and report.outcome == "passed"
             and report.longrepr is None
             and not (report.sections or report.user_properties)

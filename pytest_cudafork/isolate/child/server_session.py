@@ -13,6 +13,7 @@ import pytest
 
 from pytest_cudafork.check.state import current_state
 from pytest_cudafork.compat.unpatched import threading
+from pytest_cudafork.health.plugin import prepare_for_shared_processes
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.child import capture_files, items, pytest_session, rehearsal
 from pytest_cudafork.isolate.child.reporter import Reporter
@@ -129,6 +130,7 @@ class CollectedSession(pytest_session.WorkSession):
         runner = items.ItemServer(reporter, self.items, self.errors)
         runner.look_up()
         runner.environment = child.environment({})
+        prepare_for_shared_processes(session.config)
         tests = CollectedTests(
             session,
             runner,

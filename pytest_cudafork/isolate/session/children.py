@@ -20,12 +20,12 @@ from pytest_cudafork.isolate.session.request import (
     work_order,
 )
 from pytest_cudafork.isolate.session.spares import Spares
-from pytest_cudafork.process import exit_status, launch, supervision
+from pytest_cudafork.process import exit_status, launch, supervision, termination
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
 from pytest_cudafork.process.forking.short_stack import Steps
-from pytest_cudafork.process.loud_warning import loud_warning
+from pytest_cudafork.process.loud_warning import loud_warning, warn_of_survivors
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
@@ -40,22 +40,37 @@ GROUP_END_SECONDS = 60.0
 """How long the teardown of a group may take that ends before its last test."""
 
 
+AfterNext = Callable[[], "Sequence[pytest.Item | None]"]
+"""Tells which tests follow the next one in the same process; ends with None if no other does."""
+
+
+def no_more() -> Sequence[pytest.Item | None]:
+    """Say that none is known."""
+    return ()
+
+
 @dataclass
 class ItemProcess:
     """A child that has work, or waits for more of the same group."""
 
     supervisor: supervision.Supervisor
-    method: str
+    method: Method
     test: str
     """The node id of the test that it was started for."""
     capture_fds: list[int] = field(default_factory=list)
     """The files that hold its captured output."""
     waits_for: pytest.Item | None = None
+    works_ahead: bool = False
+    """Whether it has gone on to that by itself."""
+    after: Sequence[pytest.Item | None] = ()
+    """Those that are known to follow that one; ends with None if no other does."""
+    tests: int = 0
+    """How many it has been given."""
 
     @property
     def forked(self) -> bool:
         """Whether it was forked from this process."""
-        return self.method == "fork"
+        return self.method.name == "fork"
 
     def order(self, message: messages.Message) -> None:
         """Tell it what to do."""
@@ -73,6 +88,13 @@ class _Wish(NamedTuple):
     item: pytest.Item
     following: pytest.Item | None
     env: dict[str, str]
+
+
+class _GoingOn(NamedTuple):
+    """How a test runs that a child has gone on to by itself, and what follows there."""
+
+    method: Method
+    following: pytest.Item | None
 
 
 class Children:
@@ -152,7 +174,9 @@ class Children:
 
     def by_fork(self, wish: _Wish) -> Steps[launch.Running]:
         """Return a child that is forked from this process."""
-        return (yield from self._forks.take(wish.item, wish.env, self._descriptors()))
+        shared = wish.following is not None
+        private = self._descriptors()
+        return (yield from self._forks.take(wish.item, wish.env, private, shared=shared))
 
     def by_fork_server(self, wish: _Wish) -> Steps[launch.Running]:
         """Return a child of the fork server, of a new one if the old is gone.
@@ -188,7 +212,11 @@ class Children:
     # -- tests -----------------------------------------------------------------------------------
 
     def process_for(
-        self, item: pytest.Item, following: pytest.Item | None, method: Method
+        self,
+        item: pytest.Item,
+        following: pytest.Item | None,
+        method: Method,
+        after: AfterNext = no_more,
     ) -> Steps[ItemProcess]:
         """Return a child that has been told to run the test: that of its group, or a new one.
 
@@ -203,16 +231,27 @@ class Children:
         process = self._group
         if process is not None:
             self._group = None
-            if process.waits_for is not item or process.method != method.name:
+            if process.waits_for is not item or process.method.name != method.name:
                 self._end_group(process)
                 process = None
+            elif process.works_ahead:
+                process.tests += 1
+                process.after = process.after[1:]
+                return process
         env = child_env(item)
-        order = work_order(item, following, env=env)
+        known = after()
+        order = work_order(item, following, known, env=env)
         fresh = process is None
         if process is None:
             running = yield from _START[method.name](self, _Wish(item, following, env))
             supervisor = supervision.Supervisor(running, self._sweeper)
-            process = ItemProcess(supervisor, method.name, item.nodeid)
+            process = ItemProcess(supervisor, method, item.nodeid)
+        process.after = known
+        # only those whose order says so count their tests (see ``passed_phases``)
+        if order.signs is not None:
+            process.tests += 1
+            if process.tests == 1:
+                process.supervisor.held = termination.held_back()
         try:
             process.supervisor.outbox.put(order)
             if fresh and method.name == "forkserver":
@@ -227,6 +266,18 @@ class Children:
             process.close()
             raise
         return process
+
+    def going_on_to(self, item: pytest.Item, nextitem: pytest.Item | None) -> _GoingOn | None:
+        """Return how a test runs that its process has gone on to by itself; None if none has."""
+        process = self._group
+        if process is None or not process.works_ahead or process.waits_for is not item:
+            return None
+        if not process.after:
+            return None
+        following = process.after[0]
+        if following is not None and following is not nextitem:
+            return None
+        return _GoingOn(process.method, following)
 
     def _descriptors(self) -> list[int]:
         """Return what leads to other processes than the next child; its start knows the rest."""
@@ -294,11 +345,11 @@ class Children:
             elif one.supervisor.trouble:
                 text = f"the process of {one.test} had finished, but {one.supervisor.trouble}"
                 loud_warning(pytest.PytestWarning(text))
-        supervision.warn_of_survivors(self._sweeper.sweep(now=wait))
+        warn_of_survivors(self._sweeper.sweep(now=wait))
 
     def end_leftovers(self) -> None:
         """End now what children have left that ended well."""
-        supervision.warn_of_survivors(self._sweeper.sweep(now=True))
+        warn_of_survivors(self._sweeper.sweep(now=True))
 
     def close(self) -> None:
         """End everything; a process that was forked from this one only forgets it."""

@@ -17,6 +17,7 @@ import pytest
 
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.health.plugin import prepare_for_shared_processes
 from pytest_cudafork.isolate.child import pytest_session
 from pytest_cudafork.isolate.child.capture_files import capture_files, renew_files
 from pytest_cudafork.isolate.child.reporter import Reporter
@@ -63,7 +64,7 @@ class Forks:
         self._memory: Collapse | None = None
 
     def take(
-        self, item: pytest.Item, env: dict[str, str], private: list[int]
+        self, item: pytest.Item, env: dict[str, str], private: list[int], *, shared: bool = False
     ) -> Steps[launch.Running]:
         """Return a child for a test: the one forked ahead for it, if it lives, or a new one.
 
@@ -71,6 +72,8 @@ class Forks:
             item: The test.
             env: Variables to add to its environment.
             private: Descriptors that it must not have.
+            shared: Whether other tests follow in it, whose output may come while this process still
+                empties the files that it would share.
 
         Raises:
             OSError, RuntimeError: It cannot be forked; RuntimeError from the fork guard.
@@ -81,7 +84,8 @@ class Forks:
                 (_, running), self._ahead = self._ahead, None
                 return running
             self.forget_ahead()
-        return (yield from self._fork(item, env, [*private, *self.descriptors()], ahead=False))
+        private = [*private, *self.descriptors()]
+        return (yield from self._fork(item, env, private, ahead=False, shared=shared))
 
     def use_time_of(
         self, item: pytest.Item, following: pytest.Item | None, fds: list[int]
@@ -129,12 +133,19 @@ class Forks:
                 self._memory.step()
 
     def _fork(
-        self, item: pytest.Item, env: dict[str, str], private: Sequence[int], *, ahead: bool
+        self,
+        item: pytest.Item,
+        env: dict[str, str],
+        private: Sequence[int],
+        *,
+        ahead: bool,
+        shared: bool = False,
     ) -> Steps[launch.Running]:
         """Fork this process, made ready for it."""
         if self._reporter is None:
             self._cores = launch.usable_cores()
             make_basetemp(self._config)
+            prepare_for_shared_processes(self._config)
             self._reporter = Reporter(self._config)
             # in the child that would cost half a millisecond
             self._config.pluginmanager.register(self._reporter)
@@ -151,6 +162,8 @@ class Forks:
             self._randomness.renew()
             if ahead:
                 self._leave_the_test_before()
+            if ahead or shared:
+                self._capture_apart()
             practice = ahead and self._cores > _BUSY_CORES
             return pytest_session.run_forked(
                 item, env, reporter, channel, stacks_fd, practice=practice
@@ -158,11 +171,14 @@ class Forks:
 
         return (yield from launch.fork_steps(run, private, begin, self._caretaker))
 
+    def _capture_apart(self) -> None:
+        """Capture into files of this process's own."""
+        renew_files(capture_files(self._config))
+
     def _leave_the_test_before(self) -> None:
         """Take off what the test whose protocol this was forked in has put on."""
         warnings.resetwarnings()  # which also makes every module look at the filters again
         warnings.filters.extend(self._filters)  # type: ignore[attr-defined]
-        renew_files(capture_files(self._config))
 
 
 def _is_known(plugin: object) -> bool:

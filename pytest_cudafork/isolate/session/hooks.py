@@ -184,6 +184,11 @@ class IsolationHooks:
         # the child keeps it; here it would end the session, or come while the server gets ready
         termination.stop_time_limit(item)
         state = functools.cache(self._state)  # nothing of the user's runs between two looks
+        children = self._children()
+        going_on = children.going_on_to(item, nextitem)
+        if going_on is not None:  # nothing of the user's has run here since it was chosen
+            same = policy.for_another(going_on.method, marks, rules)
+            return isolate(item, nextitem, same, children, going_on.following)
         method = policy.choose(marks, rules, state)
         if method is not None and marks.fixtures == "inherit":
             from pytest_cudafork.isolate.session.inherit import checked
@@ -191,7 +196,6 @@ class IsolationHooks:
             method = checked(item, method)
         if method is None or (method.refusal and _is_skipped(item)):
             return None
-        children = self._children()
         if method.name == "forkserver":
             why_not = children.why_not_forked(item)
             if why_not is not None:
@@ -206,7 +210,14 @@ class IsolationHooks:
             from pytest_cudafork.isolate.session.inherit import isolate_body
 
             return isolate_body(item, nextitem, method, children)
-        return isolate(item, nextitem, method, children, following)
+        if following is None:
+            return isolate(item, nextitem, method, children)
+        from pytest_cudafork.isolate.session.ahead import after_next
+
+        after = functools.partial(
+            after_next, item, following, self._positions.get(item), self._go_together
+        )
+        return isolate(item, nextitem, method, children, following, after)
 
     def runs_here(self, item: pytest.Item) -> bool:
         """Whether a test that a marker isolates has no process of its own in this session."""
@@ -231,17 +242,18 @@ class IsolationHooks:
 
     def _group_mate(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
         """Return the next test if it shares the process with this one."""
-        if nextitem is None:
-            return None
+        return nextitem if nextitem is not None and self._go_together(item, nextitem) else None
+
+    def _go_together(self, item: pytest.Item, nextitem: pytest.Item) -> bool:
+        """Whether two tests that follow each other share a process."""
         from pytest_cudafork.isolate.groups import share_process
         from pytest_cudafork.isolate.policy import wanted_method
 
         if not share_process(item, nextitem):
-            return None
-
+            return False
         rules = self._rules()
         here, there = (wanted_method(marks_of(one), rules) for one in (item, nextitem))
-        return nextitem if here == there else None
+        return here == there
 
     def _upcoming(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Item]:
         """Return the tests to come that will surely be spawned, as far as that is known."""

@@ -7,9 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.compat.unpatched import os, time
+from pytest_cudafork.compat.unpatched import contextlib, os, time
 from pytest_cudafork.errors import ChildError, ChildTimeout
-from pytest_cudafork.isolate import captured_output, coverage_data, live_text, policy, report_data
+from pytest_cudafork.isolate import (
+    captured_output,
+    coverage_data,
+    live_text,
+    passed_phases,
+    policy,
+    report_data,
+)
 from pytest_cudafork.isolate.session import failure, other_plugins, report_checks
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.supervision import Ending, Said
@@ -23,6 +30,8 @@ _HANDLED = (
     messages.Coverage,
     messages.PhaseBegins,
     messages.CaptureFiles,
+    messages.Passed,
+    messages.AsksPosition,
 )
 """What a child may say beside what ``Replay`` keeps for the end."""
 
@@ -56,6 +65,10 @@ class Replay:
         """The kinds of messages that may still come; None: all."""
         self.last = False
         """Whether the child will run no other test."""
+        self.ahead = False
+        """Whether the child has gone on to its next test."""
+        self.number = 0
+        """The how many-th test of its process it is, from 1 on."""
         self._began = time.monotonic()
         self._death: pytest.TestReport | None = None
         """What was reported here because the child could not."""
@@ -82,6 +95,7 @@ class Replay:
         """
         self.capture_fds += fds
         report = warning = None
+        passed: list[pytest.TestReport] = []
         try:
             if self._allowed is not None and not isinstance(message, self._allowed):
                 raise ValueError("it came after the test was over")
@@ -91,6 +105,10 @@ class Replay:
                     report = report_data.load(self._item, data, self._like)
                     report_checks.check_report(report)
                     self._like = report_data.likeness(report)
+                case messages.Passed():
+                    passed = passed_phases.reports_of(self._item, message.phases)
+                case messages.TestOver():
+                    passed = passed_phases.reports_of(self._item, message.passed)
                 case messages.CaughtWarning():
                     warning = caught_warnings.load(message)
                 case messages.TerminalText():
@@ -104,7 +122,9 @@ class Replay:
         # outside: what the hooks raise is their own affair
         if report is not None:
             self._log(report)
-        elif warning is not None:
+        for one in passed:
+            self._log(one)
+        if warning is not None:
             self._item.ihook.pytest_warning_recorded.call_historic(
                 kwargs={
                     "warning_message": warning,
@@ -116,7 +136,9 @@ class Replay:
         said = self._take_other(message)
         if getattr(message, "wait", False) and self.answer is not None:
             live_text.flush(self._item.config)
-            self.answer(messages.Shown())
+            asked = isinstance(message, messages.AsksPosition)
+            position = live_text.position_of(self._item.config) if asked else None
+            self.answer(messages.Shown(position))
         return said
 
     def _take_other(self, message: messages.Message) -> Said:
@@ -130,9 +152,12 @@ class Replay:
                 session.shouldstop = session.shouldstop or message.shouldstop
                 session.shouldfail = session.shouldfail or message.shouldfail
                 self.last = message.last
+                self._allowed = _AFTER_THE_TEST
+                self.ahead = message.ahead
+                if self.ahead:  # what is kept may be of the next test already
+                    return Said.AHEAD
                 for fd in self.capture_fds[:1]:
                     captured_output.forget(fd)
-                self._allowed = _AFTER_THE_TEST
                 return Said.LEAVING if self.last else Said.DONE
             case messages.RunsAgain():
                 self.runs += 1
@@ -196,6 +221,8 @@ class Replay:
             ending: How; None: it is done with the test, and waits for another or is about to end.
 
         """
+        if ending is not None:
+            self.take_what_is_left()
         phase, trouble = self.phase, self.trouble
         if trouble is None and ending is not None:
             trouble = failure.error_of(ending, phase, self.method.timeout)
@@ -205,6 +232,15 @@ class Replay:
         if trouble is not None:
             self.add_output()
             self.fail_or_rerun(phase, trouble, 0.0 if ending is None else ending.seconds)
+
+    def take_what_is_left(self) -> None:
+        """Report the phases that a process had passed and not told of when it died."""
+        for fd in self.capture_fds[1:2]:
+            left = passed_phases.left_of(fd, self.number)
+            with contextlib.suppress(ValueError):  # a test has written there
+                for report in passed_phases.reports_of(self._item, left):
+                    if report.when not in report_checks.told_phases(self.reports):
+                        self._log(report)
 
     def _close(self, death: pytest.TestReport) -> None:
         """Report the death of a test, and the teardown that did not happen if it died before it.
@@ -235,7 +271,7 @@ class Replay:
         for fd in self.capture_fds[:1]:
             kept = [sections for when, sections in captured_output.kept(fd) if when not in told]
             self._output += [one for sections in kept for one in sections]
-        for fd, name in zip(self.capture_fds[1:], ("stdout", "stderr"), strict=False):
+        for fd, name in zip(self.capture_fds[2:], ("stdout", "stderr"), strict=False):
             text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
             if text:
                 self._output.append((f"Captured {name} {phase}", text))

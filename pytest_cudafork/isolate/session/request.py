@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.plugins import cov
 from pytest_cudafork.compat.unpatched import os, pickle
 from pytest_cudafork.isolate import coverage_data, item_names, live_text
+from pytest_cudafork.isolate.passed_phases import expected_sign
 from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.process import child
 from pytest_cudafork.process.protocol import frames, messages
@@ -85,21 +87,33 @@ def target_of(item: pytest.Item) -> str:
 
 
 def work_order(
-    item: pytest.Item, following: pytest.Item | None, *, env: dict[str, str]
+    item: pytest.Item,
+    following: pytest.Item | None,
+    after: Sequence[pytest.Item | None] = (),
+    *,
+    env: dict[str, str],
 ) -> messages.Run:
     """Return the message that makes a child run a test.
 
     Args:
         item: The test.
         following: The one it will run next, or None if this is its last.
+        after: Those after that which it goes on to by itself, as in ``messages.Run``.
         env: Variables it has beyond those of this process.
 
     """
+    named = [None if one is None else item_names.name_of(one) for one in (following, *after)]
+    signs = None
+    if after:
+        everyone = (item, following, *after)
+        signs = [None if one is None else expected_sign(one) for one in everyone]
     return messages.Run(
         test=item_names.name_of(item),
-        next=None if following is None else item_names.name_of(following),
+        next=named[0],
         surroundings=child.surroundings(env),
         position=live_text.position_of(item.config),
         reruns=other_plugins.reruns_for(item),
         inherits=item.stash.get(INHERITED, None),
+        ahead=named[1:] if after else None,
+        signs=signs,
     )

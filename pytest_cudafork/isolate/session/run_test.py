@@ -16,7 +16,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError, ChildTimeout, CudaForkError
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import other_plugins
-from pytest_cudafork.isolate.session.children import Children, ItemProcess
+from pytest_cudafork.isolate.session.children import AfterNext, Children, ItemProcess, no_more
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.fork_server_client import NoServerError
@@ -31,6 +31,7 @@ def isolate(
     method: policy.Method,
     children: Children,
     following: pytest.Item | None = None,
+    after: AfterNext = no_more,
 ) -> Steps[None]:
     """Run a test's whole protocol in a child; for ``pytest_runtest_protocol``.
 
@@ -40,6 +41,7 @@ def isolate(
         method: How; with a refusal, the test fails with it.
         children: The session's.
         following: The next test that shares the child, if there is one.
+        after: Tells which others do, so that the child may work ahead.
 
     Raises:
         pytest.exit.Exception: The test called ``pytest.exit``.
@@ -56,11 +58,11 @@ def isolate(
             termination.interrupted(item),
             children.sigchld.kept(),
         ):
-            yield from run_child(item, following, replay, children)
+            yield from run_child(item, following, replay, children, after)
             while replay.again:
                 other_plugins.prepare_rerun(item, replay.runs)
                 replay = Replay(item, method)
-                yield from run_child(item, following, replay, children)
+                yield from run_child(item, following, replay, children, after)
     _tear_down_here(item, nextitem)
     replay.conclude()
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -68,11 +70,15 @@ def isolate(
 
 
 def run_child(
-    item: pytest.Item, following: pytest.Item | None, replay: Replay, children: Children
+    item: pytest.Item,
+    following: pytest.Item | None,
+    replay: Replay,
+    children: Children,
+    after: AfterNext = no_more,
 ) -> Steps[None]:
     """Run the child and replay it; a child that cannot be had is a failed set-up."""
     try:
-        process = yield from _child_for(item, following, replay, children)
+        process = yield from _child_for(item, following, replay, children, after)
     except (ChildError, CudaForkError, OSError, RuntimeError) as error:
         # CudaForkError by its name: else the refusal would count as one that nobody hears of.
         # RuntimeError: "can't start new thread"
@@ -80,19 +86,27 @@ def run_child(
         replay.refuse(ChildError(text))
         return
     replay.capture_fds = process.capture_fds
+    replay.number = process.tests
     replay.answer = process.order
     try:
         # with a test to follow in the same process there is no end to wait for
         whole = following is None and bool(item.stash.get(CHILD_ENV, {}))
         _let_look(item, process)
         limit = replay.method.timeout
-        ending = process.supervisor.watch(replay.take, limit, until_done=not whole)
+        held = process.supervisor.held
+        with held.kept():
+            ending = process.supervisor.watch(replay.take, limit, until_done=not whole)
+        if held.came and not replay.ahead:
+            process.supervisor.kill()
+            replay.goes_on = False
+            held.strike()
         replay.goes_on = ending is None and (replay.trouble is not None or replay.missing is None)
         if ending is None and not replay.goes_on:  # it cannot be trusted with another test
             process.supervisor.kill()
         replay.end(ending)
     except pytest.fail.Exception as error:
         # pytest-timeout fails the test from a signal handler, wherever this process is
+        replay.take_what_is_left()
         replay.add_output()
         replay.fail(
             replay.phase,
@@ -100,11 +114,12 @@ def run_child(
         )
         return
     finally:
-        if process.forked:
+        if process.forked and not process.tests:  # else it has files of its own
             replay.empty_shared_capture()
         if not replay.goes_on:
             process.close()
         else:
+            process.works_ahead = replay.ahead
             children.keep(process, None if replay.last else following)
 
 
@@ -115,14 +130,18 @@ def _let_look(item: pytest.Item, process: ItemProcess) -> None:
 
 
 def _child_for(
-    item: pytest.Item, following: pytest.Item | None, replay: Replay, children: Children
+    item: pytest.Item,
+    following: pytest.Item | None,
+    replay: Replay,
+    children: Children,
+    after: AfterNext,
 ) -> Steps[ItemProcess]:
     """Return a child for a test: a fresh interpreter, too, where the fork server gives none."""
     try:
-        return (yield from children.process_for(item, following, replay.method))
+        return (yield from children.process_for(item, following, replay.method, after))
     except (NoServerError, ForkRefusedError) as error:
         replay.method = policy.instead_of_fork_server(replay.method, str(error))
-        return (yield from children.process_for(item, following, replay.method))
+        return (yield from children.process_for(item, following, replay.method, after))
 
 
 def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:

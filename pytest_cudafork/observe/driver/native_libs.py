@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,46 @@ def mapped(name: str) -> ctypes.CDLL | None:
     except OSError:
         return None
     return library
+
+
+class LoadedLibraries:
+    """Counts what the loader has loaded into this process, which is cheap to ask, not to begin."""
+
+    def __init__(self) -> None:
+        from pytest_cudafork.compat.unpatched import ctypes
+
+        class Info(ctypes.Structure):
+            _fields_ = (
+                ("address", ctypes.c_void_p),
+                ("name", ctypes.c_char_p),
+                ("headers", ctypes.c_void_p),
+                ("header_count", ctypes.c_uint16),
+                ("adds", ctypes.c_ulonglong),
+            )
+
+        self._adds: int | None = None
+        self._has_adds = Info.adds.offset + Info.adds.size
+        takes = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(Info), ctypes.c_size_t, ctypes.c_void_p
+        )
+        self._take = takes(self._take_info)
+        self._ask = getattr(ctypes.CDLL(None), "dl_iterate_phdr", None)
+
+    def _take_info(self, info: Any, size: int, _: object) -> int:
+        self._adds = int(info[0].adds) if size >= self._has_adds else None
+        return 1  # of the first library, as it is the same with all
+
+    def count(self) -> int | None:
+        """Return how many were ever loaded; None where the C library does not say."""
+        if self._ask is not None:
+            self._ask(self._take, None)
+        return self._adds
+
+
+@functools.cache
+def loaded_libraries() -> LoadedLibraries:
+    """Return the one of this process and of what is forked from it."""
+    return LoadedLibraries()
 
 
 def is_ours(library: ctypes.CDLL) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from pytest_cudafork.compat import written_in_c
-from pytest_cudafork.compat.unpatched import array, socket
+from pytest_cudafork.compat.unpatched import array, select, socket
 
-__all__ = ["AnySocket", "Endpoint", "pair", "receive_with_fds", "send"]
+__all__ = ["AnySocket", "Endpoint", "can_be_read", "pair", "receive_with_fds", "send"]
 
 AnySocket = socket.SocketType
 """What an endpoint and a ``socket.socket`` have in common."""
@@ -72,3 +72,10 @@ def receive_with_fds(
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(body[: len(body) - len(body) % fds.itemsize])
     return data, list(fds)
+
+
+def can_be_read(sock: AnySocket) -> bool:
+    """Whether something is there to be read, the end of the connection included."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))

@@ -104,17 +104,24 @@ def _looked() -> driver.Driver:
     return made
 
 
-def test_a_driver_is_looked_for_once_a_phase_and_not_for_each_question(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("counts", "times"),
+    [([5, 5, 6, 6], [1, 1, 2, 2]), ([None, None], [1, 2])],
+    ids=["counted", "not known"],
+)
+def test_a_driver_is_looked_for_when_something_was_loaded_and_not_for_each_question(
+    counts: list[int | None], times: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
     monkeypatch.setattr(native_libs, "mapped", looked.append)
+    told = iter(counts)
+    monkeypatch.setattr(native_libs.LoadedLibraries, "count", lambda _: next(told))
     asked = driver.Driver()
-    for phase in range(1, 3):
+    for many in times:
         asked.look()
         answers = (asked.is_capturing(), asked.broken(), asked.refused_a_capture(), asked.log())
         assert answers == (False, None, False, "")
-        assert looked == [probe.LIBCUDA] * phase
+        assert looked == [probe.LIBCUDA] * many
 
 
 def test_what_is_asked_goes_by_the_last_look(

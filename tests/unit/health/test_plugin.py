@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from pytest_cudafork.health import plugin
@@ -35,3 +37,24 @@ def test_a_process_asks_if_the_session_says_so_or_if_tests_share_it(
     for _ in range(2):
         plugin.look_after_shared_process(config)
     assert manager.has_plugin("cudafork-health") is shared
+
+
+@pytest.mark.parametrize(
+    ("args", "imported"),
+    [
+        ((), False),
+        (("--cuda-fork-isolate-scope=test",), False),
+        (("--cuda-fork-isolate-scope=module",), True),
+        (("--cuda-fork-isolate-scope=module", "--cuda-fork-health=off"), False),
+    ],
+)
+def test_what_a_shared_process_needs_is_imported_before_it_is_forked(
+    pytester: pytest.Pytester,
+    args: tuple[str, ...],
+    imported: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = configured(pytester, *args)
+    monkeypatch.delitem(sys.modules, "pytest_cudafork.health.hooks", raising=False)
+    plugin.prepare_for_shared_processes(config)
+    assert ("pytest_cudafork.health.hooks" in sys.modules) is imported

@@ -108,3 +108,14 @@ def test_a_name_that_is_there_goes_before_a_place(items: list[pytest.Item]) -> N
     assert place_of(items[0]) is None
     finder = Finder(items)
     assert [finder.find(*name_of(item)) for item in items] == items
+
+
+def test_those_behind_the_first_one_are_found_in_their_order_without_an_index(
+    items: list[pytest.Item],
+) -> None:
+    finder = Finder(items, first=items[1])
+    for item in items[1:]:
+        assert finder.find(*name_of(item)) is item
+    assert finder._by_name is None
+    assert finder.find(*name_of(items[0])) is items[0]
+    assert finder.find(["no", "such"], []) is None

@@ -124,3 +124,11 @@ def test_where_nothing_is_isolated_a_broken_process_keeps_its_tests(
     changes: dict[str, Any],
 ) -> None:
     assert choose(Marks(), IsolationConfig(unfit=UNFIT, **changes), INITIALIZED) is None
+
+
+def test_another_test_of_a_group_runs_as_the_first_with_its_own_time_limit() -> None:
+    first = Method("fork", 5.0, why="a reason")
+    config = IsolationConfig(timeout=5.0)
+    assert policy.for_another(first, Marks(), config) is first
+    limited = policy.for_another(first, Marks(isolated=True, timeout=2.0), config)
+    assert limited == Method("fork", 2.0, why="a reason")

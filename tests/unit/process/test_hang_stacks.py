@@ -265,3 +265,11 @@ def test_a_child_that_cannot_be_killed_does_not_stop_the_session(
     assert (ended.stuck, ended.timed_out) == (True, True)
     assert "runs another program now: sleep 100" in ended.state
     assert "left to it" in str(failure.error_of(ended, "call", 0.2))
+
+
+def test_the_signal_that_was_sent_for_the_stacks_is_no_news() -> None:
+    fd = os.memfd_create("stacks")
+    os.write(fd, b"Fatal Python error: Aborted\n\nThread 1\n")
+    assert hang_stacks.written_to(fd, asked=False) == "Fatal Python error: Aborted\n\nThread 1"
+    assert hang_stacks.written_to(fd, asked=True) == "Thread 1"
+    os.close(fd)

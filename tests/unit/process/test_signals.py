@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.process.signals import SIGNALS, ChildSignal, IgnoredSignals
+from pytest_cudafork.process.signals import SIGNALS, ChildSignal, Held, IgnoredSignals
 
 
 def test_signals_are_ignored_and_mean_afterwards_what_they_meant() -> None:
@@ -100,3 +100,57 @@ def test_a_child_gets_it_back() -> None:
             taken.end()
             os._exit(signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+@pytest.fixture
+def _ctrl_c_is_pythons() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_pythons")
+def test_a_signal_is_held_back_until_something_is_waited_for() -> None:
+    held = Held((signal.default_int_handler,))
+    with held.kept():
+        signal.raise_signal(signal.SIGINT)
+        assert held.came
+        with pytest.raises(KeyboardInterrupt), held.waiting():
+            pytest.fail("it was there before")
+        assert held.struck
+        with pytest.raises(KeyboardInterrupt):  # the same one, if it was too early
+            held.strike()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_pythons")
+def test_a_signal_counts_at_once_while_something_is_waited_for_and_a_second_one_always() -> None:
+    held = Held((signal.default_int_handler,))
+    with held.kept(), pytest.raises(KeyboardInterrupt), held.waiting():
+        signal.raise_signal(signal.SIGINT)
+    held = Held((signal.default_int_handler,))
+    with held.kept():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_pythons")
+def test_other_handlers_and_other_threads_hold_nothing_back() -> None:
+    held = Held((signal.default_int_handler,))
+    seen: list[Any] = []
+
+    def look() -> None:
+        with held.kept():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    with Held().kept():
+        seen.append(signal.getsignal(signal.SIGINT))
+    assert seen == [signal.default_int_handler] * 2
+    held.strike()  # nothing has come
+    with pytest.raises(ValueError, match="of its own"), held.waiting():
+        raise ValueError("of its own")
+    assert not held.struck

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -14,7 +15,9 @@ from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.leftovers import Sweeper
+from pytest_cudafork.process.loud_warning import warn_of_survivors
 from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.signals import Held
 from pytest_cudafork.process.supervision import Said, Supervisor
 from tests.support.isolation import is_gone
 
@@ -117,7 +120,7 @@ def test_what_could_not_be_ended_is_warned_of(monkeypatch: pytest.MonkeyPatch) -
     supervisor = Supervisor(start(lambda channel: None))
     with pytest.warns(RuntimeWarning, match=rf"could not be ended: {os.getpid()} \(.*python"):
         supervisor.kill()
-    supervision.warn_of_survivors([])
+    warn_of_survivors([])
 
 
 def test_the_status_of_a_child_that_went_with_its_server_is_no_trouble_of_its_own() -> None:
@@ -317,3 +320,62 @@ def test_without_pidfds_the_child_is_looked_at(monkeypatch: pytest.MonkeyPatch) 
     ending = hanging.watch(take, 0.2)
     assert ending is not None
     assert ending.timed_out
+
+
+def _ahead(message: messages.Message, fds: list[int]) -> Said:
+    """As ``take``; with the end of a test the child goes on to the next."""
+    over = isinstance(message, messages.TestOver)
+    return Said.AHEAD if over and getattr(message, "ahead", False) else take(message, fds)
+
+
+def test_what_a_child_says_ahead_is_kept_for_its_turn_even_if_it_dies() -> None:
+    over = messages.TestOver(last=False, ahead=True)
+
+    def work(channel: Channel) -> None:
+        for phase in ("call", "teardown"):
+            channel.send(messages.PhaseBegins(phase))
+            channel.send(over)
+        channel.send(messages.PhaseBegins("call"))
+        os._exit(3)
+
+    supervisor, phases = Supervisor(start(work)), []
+
+    def note(message: messages.Message, fds: list[int]) -> Said:
+        if isinstance(message, messages.PhaseBegins):
+            phases.append(message.phase)
+        return _ahead(message, fds)
+
+    for number in (1, 2):
+        assert supervisor.watch(note, 60.0, until_done=True) is None
+        assert len(phases) == number
+    ending = supervisor.watch(note, 60.0, until_done=True)
+    assert phases == ["call", "teardown", "call"]
+    assert ending is not None
+    assert (ending.exitcode, ending.malformed) == (3, "")
+
+
+def test_an_interrupt_ends_a_child_and_what_it_had_finished_counts() -> None:
+    def work(channel: Channel) -> None:
+        channel.send(messages.TestOver(last=False, ahead=True))
+        os.kill(os.getppid(), signal.SIGINT)
+        channel.send(messages.TestOver(last=False, ahead=True))
+        time.sleep(1000)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        held = Held((signal.default_int_handler,))
+        with held.kept():
+            supervisor = Supervisor(start(work))
+            supervisor.held = held
+            until = time.monotonic() + 60.0
+            while not held.came and time.monotonic() < until:
+                time.sleep(0.01)
+            assert supervisor.watch(_ahead, 60.0, until_done=True) is None
+            with contextlib.suppress(KeyboardInterrupt):  # or it came to send the second one
+                assert supervisor.watch(_ahead, 60.0, until_done=True) is None
+                supervisor.kill()
+            with pytest.raises(KeyboardInterrupt):
+                held.strike()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert is_gone(supervisor.running.pid)

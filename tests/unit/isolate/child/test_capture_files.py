@@ -32,10 +32,11 @@ def _shared(monkeypatch: pytest.MonkeyPatch, streams: object, *, every_test: boo
     monkeypatch.setattr(pytest_internals, "captured_streams", lambda config: streams)
     claim = SimpleNamespace(every_test=every_test)
     monkeypatch.setattr(forked, "claim_of", lambda config: claim)
-    kept = capture_files.share_capture(cast("Any", None), cast("Any", channel))
-    ((message, (first, *files)),) = channel.sent
-    assert (message, first) == (messages.CaptureFiles(), kept.fd)
+    kept, passed = capture_files.share_capture(cast("Any", None), cast("Any", channel))
+    ((message, (first, second, *files)),) = channel.sent
+    assert (message, first, second) == (messages.CaptureFiles(), kept.fd, passed.fd)
     os.close(kept.fd)
+    os.close(passed.fd)
     return files
 
 

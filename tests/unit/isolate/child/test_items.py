@@ -16,6 +16,7 @@ from pytest_cudafork.isolate.child import items as child_items
 from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.isolate.child.items import ItemServer
 from pytest_cudafork.isolate.child.reporter import Reporter
+from pytest_cudafork.isolate.passed_phases import expected_sign, reports_of
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.forking.short_stack import Turn
@@ -252,7 +253,15 @@ def test_its_world_and_the_terminals_place_are_the_parents(
     surroundings = child.surroundings({})
     monkeypatch.delenv("OF_THE_CHILD")
     taken: list[Any] = []
-    monkeypatch.setattr(child, "take_over", lambda *args: taken.append(args))
+
+    class Noted(child.Surroundings):
+        def __init__(self, *args: Any) -> None:
+            taken.append(args)
+
+        def take_over(self) -> None:
+            taken.append("now")
+
+    monkeypatch.setattr(child, "Surroundings", Noted)
     server = ItemServer(reporter, list(tests.values()))
     server.environment = b"before the fork"
     told: list[Any] = []
@@ -261,7 +270,7 @@ def test_its_world_and_the_terminals_place_are_the_parents(
     more = {"surroundings": surroundings, "position": position, "reruns": {"runs": 1}}
     peer.orders(_order(tests["test_warns"], **more))
     server.serve(peer.channel)
-    assert taken == [(surroundings, b"before the fork")]
+    assert taken == [(surroundings, b"before the fork"), "now"]
     assert told == [{"runs": 1}]
     terminal: Any = tests["test_warns"].config.pluginmanager.get_plugin("terminalreporter")
     assert terminal.currentfspath == "where it stands"
@@ -336,3 +345,41 @@ def test_a_job_that_fails_is_told(peer: Peer) -> None:
 def test_where_the_parent_is_gone_nobody_is_told(peer: Peer) -> None:
     peer.leave()
     assert child_items.run(_task(peer, _fail)) == EXIT_LOST
+
+
+def _ahead(tests: dict[str, pytest.Item], *names: str | None) -> messages.Run:
+    """An order that names all of these."""
+    items = [None if name is None else tests[name] for name in names]
+    named = [None if one is None else list(item_names.name_of(one)) for one in items]
+    signs = [None if one is None else expected_sign(one) for one in items]
+    first, following = items[:2]
+    assert first is not None
+    return _order(first, following, ahead=named[2:], signs=signs)
+
+
+def _serve(reporter: Reporter, tests: dict[str, pytest.Item], peer: Peer, *orders: Any) -> Any:
+    peer.orders(*orders)
+    ItemServer(reporter, list(tests.values())).serve(peer.channel)
+    return peer.said()
+
+
+def test_tests_that_pass_are_told_with_their_end_and_lead_to_the_next(
+    tests: dict[str, pytest.Item], reporter: Reporter, peer: Peer
+) -> None:
+    # the peer says at once that there are no more, which is looked for before each of them
+    order = _ahead(tests, "test_passes", "test_passes", None)
+    said = _serve(reporter, tests, peer, order)
+    (over,) = of_kind(said, messages.TestOver)
+    assert of_kind(said, messages.Report) == []
+    assert not over.ahead  # the parent has said something
+    phases = reports_of(tests["test_passes"], over.passed)
+    assert [one.when for one in phases] == ["setup", "call", "teardown"]
+
+
+def test_what_is_not_as_expected_is_told_in_its_order(
+    tests: dict[str, pytest.Item], reporter: Reporter, peer: Peer
+) -> None:
+    order = _ahead(tests, "test_warns", "test_passes", None)
+    said = _serve(reporter, tests, peer, order)
+    kinds = [one.kind for one in said if not isinstance(one, messages.CaptureFiles)]
+    assert kinds[:2] == ["passed", "warning"]

@@ -73,7 +73,9 @@ class _Forks:
         self.calls: list[tuple[object, ...]] = []
         self.source: _Source
 
-    def take(self, item: pytest.Item, env: object, private: object) -> Steps[launch.Running]:
+    def take(
+        self, item: pytest.Item, env: object, private: object, *, shared: bool
+    ) -> Steps[launch.Running]:
         yield from ()
         return self.source.child("fork", item, env, private)
 
@@ -502,3 +504,27 @@ def test_a_session_has_its_children_once_and_ends_them(stage: _Stage) -> None:
     assert server.closed == [False]
     config._ensure_unconfigure()
     assert server.closed == [False, False, True]
+
+
+def test_a_process_that_goes_on_by_itself_is_not_told_and_its_method_is_known(
+    stage: _Stage,
+) -> None:
+    a, b, c = stage.items
+    process = perform(stage.children.process_for(a, b, FORK, lambda: [c, None]))
+    assert process.tests == 1
+    assert process.after == [c, None]
+    process.works_ahead = True
+    stage.children.keep(process, b)
+    assert stage.children.going_on_to(a, b) is None
+    assert stage.children.going_on_to(b, None) is None  # another one follows there
+    assert stage.children.going_on_to(b, c) == (FORK, c)
+    sent = bool(process.supervisor.outbox)
+    assert perform(stage.children.process_for(b, c, FORK)) is process
+    assert (process.tests, process.after, bool(process.supervisor.outbox)) == (2, [None], sent)
+    process.works_ahead = True
+    stage.children.keep(process, c)
+    assert stage.children.going_on_to(c, None) == (FORK, None)
+    process.works_ahead = False
+    assert stage.children.going_on_to(c, None) is None
+    stage.children._group = None
+    process.supervisor.kill()

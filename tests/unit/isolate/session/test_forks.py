@@ -287,6 +287,7 @@ def test_one_forked_ahead_has_nothing_of_the_test_before(
         warnings.simplefilter("error")
         stage.forks._leave_the_test_before()
         assert warnings.filters == FILTERS
+    stage.forks._capture_apart()
     assert renewed == [capture_files(stage.config)]
 
 

@@ -15,6 +15,7 @@ from pytest_cudafork.health.fitness import declare_unfit
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children, hooks, run_test
+from pytest_cudafork.isolate.session.children import AfterNext, no_more
 from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.settings import environment
@@ -33,6 +34,7 @@ class _Children:
         self.why_not: CannotFork | None = None
         self.calls: list[tuple[object, ...]] = []
         self.ahead: list[tuple[list[str], str | None]] = []
+        self.going_on: object = None
 
     def start_fork_server(self, targets: list[str]) -> None:
         self.has_fork_server = True
@@ -43,6 +45,9 @@ class _Children:
 
     def why_not_forked(self, item: pytest.Item) -> CannotFork | None:
         return self.why_not
+
+    def going_on_to(self, item: pytest.Item, nextitem: pytest.Item | None) -> object:
+        return self.going_on
 
     def look_ahead(
         self, item: pytest.Item, upcoming: list[pytest.Item], following: pytest.Item | None
@@ -60,6 +65,8 @@ class _Stage:
         self.state = SAFE
         self.isolated: list[tuple[str, Method, str | None]] = []
         """Tests that were run in a process: how, and which goes on there."""
+        self.after: list[list[str | None]] = []
+        """Which tests are known to follow the next one there, for each."""
         self.items: list[pytest.Item] = []
 
     def begin(self, source: str, *args: str) -> Any:
@@ -78,12 +85,14 @@ class _Stage:
         nextitem: pytest.Item | None,
         method: Method,
         children: object,
-        following: pytest.Item | None,
+        following: pytest.Item | None = None,
+        after: AfterNext = no_more,
     ) -> Steps[None]:
         """Take what ``run_test.isolate`` is told."""
         assert children is self.children
         name = None if following is None else following.name
         self.isolated.append((item.name, method, name))
+        self.after.append([None if one is None else one.name for one in after()])
         yield from ()
 
     def run(self, plugin: Any) -> list[str]:

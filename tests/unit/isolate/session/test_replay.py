@@ -292,7 +292,7 @@ def test_a_failure_has_the_output_of_the_phases_before_and_what_nobody_has_read(
 ) -> None:
     replayed = Replay(item, FORK)
     replayed.take(report(item, "setup"), [])
-    fds = [memory_file(b""), memory_file(b"out \xff"), memory_file(b"")]
+    fds = [memory_file(text) for text in (b"", b"", b"out \xff", b"")]
     assert replayed.take(messages.CaptureFiles(), fds) is Said.MORE
     assert replayed.capture_fds == fds
     replayed.add_output()

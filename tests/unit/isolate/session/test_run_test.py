@@ -17,7 +17,7 @@ from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import other_plugins, run_test
-from pytest_cudafork.isolate.session.children import ItemProcess
+from pytest_cudafork.isolate.session.children import ItemProcess, no_more
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
@@ -100,8 +100,8 @@ class _Stage:
         select.select([running.sock], [], [], 300.0)
         output = os.memfd_create("output")
         os.write(output, b"last words")
-        files = [os.memfd_create("kept"), output]
-        self.process = ItemProcess(supervision.Supervisor(running), asked[2].name, "", files)
+        files = [os.memfd_create("kept"), os.memfd_create("passed"), output]
+        self.process = ItemProcess(supervision.Supervisor(running), asked[2], "", files)
         return self.process
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:
@@ -131,7 +131,7 @@ def test_a_test_is_told_of_as_if_it_had_run_here(stage: _Stage) -> None:
     stage.child(*stage.reports(), OVER, messages.Done())
     stage.isolate()
     assert stage.heard.calls == PASSED
-    assert stage.asked == [(stage.item, None, FORKSERVER)]
+    assert stage.asked == [(stage.item, None, FORKSERVER, no_more)]
     assert stage.kept == [None]
 
 

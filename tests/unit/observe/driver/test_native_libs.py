@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,18 @@ def test_calls_of_c_functions_are_told_until_the_undo() -> None:
 def test_where_no_more_can_be_watched_nothing_is_taken_back() -> None:
     for _, native in (witness(hooked=-1), witness(phantom=False)):
         assert native.after_call(sum, Place(1), len, always=False) is None
+
+
+def test_what_is_loaded_is_counted_and_what_is_there_is_not_counted_again() -> None:
+    code = """
+import ctypes
+from pytest_cudafork.observe.driver.native_libs import LoadedLibraries
+loaded = LoadedLibraries()
+before = loaded.count()
+assert before and loaded.count() == before
+ctypes.CDLL(None)
+assert loaded.count() == before
+import _lsprof
+assert loaded.count() > before
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

@@ -16,6 +16,11 @@ MESSAGES: list[messages.Message] = [
     messages.Report({"when": "call"}, wait=True),
     messages.CaughtWarning(None, "a.B", "text", "file.py", 3, None),
     messages.TestOver(last=True, shouldstop="reason"),
+    messages.TestOver(last=False, ahead=True, passed=b"times"),
+    messages.Passed(b"times"),
+    messages.AsksPosition(),
+    messages.Shown({"at": None, "line": ""}),
+    messages.Run(["a"], ["b"], {"cwd": "/"}, None, None, None, [["c"], None], [1, 2, 3, None]),
     messages.TestMissing(["a"], []),
     messages.SessionStop("why", None),
     messages.Exited("text", "traceback"),
@@ -83,48 +88,6 @@ def test_every_field_of_every_message_is_looked_at() -> None:
     assert messages.decode_or_none(None) is None
 
 
-def test_a_message_is_like_a_frozen_dataclass() -> None:
-    over = messages.TestOver(last=True)
-    assert repr(over) == "TestOver(last=True, shouldstop=False, shouldfail=False)"
-    assert over == messages.TestOver(True, False)
-    assert hash(over) == hash(messages.TestOver(True, shouldfail=False))
-    assert over != messages.TestOver(False)
-    assert messages.End() != messages.Done()
-    stopped = over.changed(shouldstop="why")
-    assert (stopped.last, stopped.shouldstop, over.shouldstop) == (True, "why", False)
-    with pytest.raises(AttributeError, match="TestOver is frozen: its last cannot be set"):
-        over.last = False  # type: ignore[misc]
-    with pytest.raises(AttributeError, match="its shouldstop cannot be deleted"):
-        del over.shouldstop
-    assert over.last is True
-
-
-@pytest.mark.parametrize(
-    ("values", "named", "words"),
-    [
-        ((), {}, r"PhaseBegins misses \['phase'\]"),
-        (("call", "more"), {}, r"cannot take \['more'\]"),
-        (("call",), {"phase": "call"}, r"cannot take \['phase'\]"),
-        ((), {"phase": "call", "other": 1}, r"cannot take \['other'\]"),
-    ],
-)
-def test_the_fields_of_a_message_are_given_once_each(
-    values: tuple[Any, ...], named: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(TypeError, match=words):
-        messages.PhaseBegins(*values, **named)
-
-
 def test_the_warnings_of_a_call_are_messages_of_their_own() -> None:
     one = messages.CaughtWarning(b"x", "a.B", "text", "file.py", 3, None)
     assert messages.CaughtWarnings([vars(one)]).each() == [one]
-
-
-def test_a_kind_whose_fields_cannot_be_checked_is_refused_where_it_is_written() -> None:
-    with pytest.raises(AssertionError, match="no check for"):
-
-        @messages.of_kind("test_only")
-        class Strange(messages.Message):
-            field: set[str]
-
-    assert "test_only" not in messages.KINDS

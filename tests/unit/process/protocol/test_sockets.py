@@ -58,3 +58,14 @@ def test_methods_that_a_test_has_replaced_are_not_used(monkeypatch: pytest.Monke
     with ours, theirs:
         ours.sendall(b"text")
         assert sockets.receive_with_fds(theirs, 10, 1) == (b"text", [])
+
+
+def test_whether_something_can_be_read_is_known_without_reading() -> None:
+    ours, theirs = sockets.pair()
+    with ours:
+        assert not sockets.can_be_read(ours)
+        sockets.send(theirs, b"x")
+        assert sockets.can_be_read(ours)
+        assert ours.recv(1) == b"x"
+        theirs.close()
+        assert sockets.can_be_read(ours)
