@@ -208,6 +208,9 @@ def test_an_interrupt_during_the_fork_ends_the_child(
         return pid
 
     def body(channel: Channel, stacks_fd: int) -> NoReturn:
+        # As each body begins. A process of the parent's group whose own parent is outside takes
+        # the group with it, if one of its processes is stopped: the kernel sends SIGHUP to all.
+        os.setpgid(0, 0)
         pid = os.fork()
         if pid == 0:
             os.setsid()

@@ -89,7 +89,10 @@ def test_the_environment_alone_makes_no_script_obey() -> None:
     assert result.environment[VLLM_METHOD] == (os.environ.get(VLLM_METHOD), other)
 
 
-def test_arguments_input_folder_and_variables_reach_it(here: Path) -> None:
+def test_arguments_input_folder_and_variables_reach_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("A", raising=False)
     (here / "work").mkdir()
     script = written(
         "import os, sys; print(sys.argv[1:], sys.stdin.read(), os.getcwd(), os.environ['A'])",
