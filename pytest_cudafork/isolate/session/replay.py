@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -34,6 +35,14 @@ _HANDLED = (
     messages.AsksPosition,
 )
 """What a child may say beside what ``Replay`` keeps for the end."""
+
+
+class _Shared(NamedTuple):
+    """The files that a child has shared, by what they hold; none before it has done so."""
+
+    kept: list[int]
+    passed: list[int]
+    streams: list[int]
 
 
 class Replay:
@@ -156,7 +165,7 @@ class Replay:
                 self.ahead = message.ahead
                 if self.ahead:  # what is kept may be of the next test already
                     return Said.AHEAD
-                for fd in self.capture_fds[:1]:
+                for fd in self._shared.kept:
                     captured_output.forget(fd)
                 return Said.LEAVING if self.last else Said.DONE
             case messages.RunsAgain():
@@ -233,14 +242,20 @@ class Replay:
             self.add_output()
             self.fail_or_rerun(phase, trouble, 0.0 if ending is None else ending.seconds)
 
+    @property
+    def _shared(self) -> _Shared:
+        return _Shared(self.capture_fds[:1], self.capture_fds[1:2], self.capture_fds[2:])
+
     def take_what_is_left(self) -> None:
         """Report the phases that a process had passed and not told of when it died."""
-        for fd in self.capture_fds[1:2]:
-            left = passed_phases.left_of(fd, self.number)
+        left: list[pytest.TestReport] = []
+        for fd in self._shared.passed:
             with contextlib.suppress(ValueError):  # a test has written there
-                for report in passed_phases.reports_of(self._item, left):
-                    if report.when not in report_checks.told_phases(self.reports):
-                        self._log(report)
+                held = passed_phases.left_of(fd, self.number)
+                left = passed_phases.reports_of(self._item, held)
+        for report in left:
+            if report.when not in report_checks.told_phases(self.reports):
+                self._log(report)
 
     def _close(self, death: pytest.TestReport) -> None:
         """Report the death of a test, and the teardown that did not happen if it died before it.
@@ -268,10 +283,11 @@ class Replay:
         """
         phase = self.phase
         told = report_checks.told_phases(self.reports)
-        for fd in self.capture_fds[:1]:
+        shared = self._shared
+        for fd in shared.kept:
             kept = [sections for when, sections in captured_output.kept(fd) if when not in told]
             self._output += [one for sections in kept for one in sections]
-        for fd, name in zip(self.capture_fds[2:], ("stdout", "stderr"), strict=False):
+        for fd, name in zip(shared.streams, ("stdout", "stderr"), strict=False):
             text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
             if text:
                 self._output.append((f"Captured {name} {phase}", text))

@@ -95,10 +95,11 @@ class Shown(Message):
 
 @of_kind("capture")
 class CaptureFiles(Message):
-    """The descriptors that come with this hold captured output.
+    """The descriptors that come with this hold what is lost with the process otherwise.
 
-    First what is read already (``captured_output.Kept``); then, where pytest captures into files,
-    standard output and error.
+    First the output that is read already (``captured_output.Kept``) and the phases that are told
+    later (``passed_phases.PassedPhases``); then, where pytest captures into files, standard output
+    and error.
     """
 
 

@@ -60,8 +60,10 @@ def test_a_hook_of_the_user_has_a_say(pytester: pytest.Pytester, hook: str) -> N
 
 
 def test_tests_with_gpus_or_variables_of_their_own_and_those_of_xdist_are_asked_for(
-    pytester: pytest.Pytester,
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # of the fork server that the session starts for the test with a GPU: it has the plugin by -p
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     items = items_of(pytester, SOURCE.format(many=3) + "@pytest.mark.gpus(1)\ndef test_g(): pass\n")
     assert not ahead.may_work_ahead(items[-1])
     items[0].stash[CHILD_ENV] = {"A": "1"}
