@@ -218,7 +218,7 @@ def pytest_sessionstart(session):
 """
     pytester.makeconftest(conftest)
     pytester.makepyfile("".join(f"def test_{one}(): open('ran{one}', 'w')\n" for one in range(9)))
-    result = run_session(pytester, *OPTIONS, "--cuda-fork-isolate=fork", "-s")
+    result = run_session(pytester, *OPTIONS, "--cuda-fork-isolate=fork")
     result.assert_outcomes(passed=5)
     assert not (pytester.path / "ran5").exists()
 
