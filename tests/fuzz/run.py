@@ -1,9 +1,9 @@
 """Looks for bytes that a reader chokes on, guided by coverage: ``python -m tests.fuzz.run``.
 
-Each target runs in a process of its own for some seconds. What covers something new is kept in
-``build/fuzz``; with ``--merge`` the small ones of these are added to the corpora in the repository.
-An input that fails is written beside them, named in the table, and the exit status is 1. Needs
-Atheris: ``make fuzz`` installs it.
+Each target runs in a process of its own for some seconds, or in several that share what they find
+(``--processes``). What covers something new is kept in ``build/fuzz``; with ``--merge`` the small
+ones of these are added to the corpora in the repository. An input that fails is written beside
+them, named in the table, and the exit status is 1. Needs Atheris: ``make fuzz`` installs it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.fuzz.targets import TARGETS
@@ -38,12 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Coverage-guided fuzzing of what reads data.")
     parser.add_argument("--seconds", type=int, default=60, help="for each target; default 60")
     parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    parser.add_argument("--processes", type=int, default=1, help="for each target; default 1")
     parser.add_argument("--merge", action="store_true", help="add what is small to the corpora")
     options = parser.parse_args(arguments)
     rows = []
     for name in options.targets:
-        rows.append(run(name, options.seconds))
-        line = "{name:10} {runs:>9} runs in {seconds} s  {failure}\n"
+        rows.append(run(name, options.seconds, options.processes))
+        line = "{name:10} {runs:>9} runs in {processes} x {seconds} s  {failure}\n"
         sys.stdout.write(line.format(**rows[-1]))
         sys.stdout.flush()
         if options.merge and not rows[-1]["failure"]:
@@ -52,28 +54,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(row["failure"] for row in rows))
 
 
-def run(name: str, seconds: int) -> dict[str, object]:
-    """Run one target for some seconds; return what became of it."""
-    folder = _FOUND / name
-    folder.mkdir(parents=True, exist_ok=True)
+def run(name: str, seconds: int, processes: int) -> dict[str, object]:
+    """Run one target for some seconds in each of some processes; return what became of it."""
+    (_FOUND / name).mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
+    with ThreadPoolExecutor(processes) as pool:
+        ended = list(pool.map(lambda number: _run_one(name, seconds, number), range(processes)))
+    return {
+        "name": name,
+        "seconds": round(time.monotonic() - began),
+        "processes": processes,
+        "runs": sum(runs for runs, _ in ended),
+        "failure": next((failure for _, failure in ended if failure), ""),
+    }
+
+
+def _run_one(name: str, seconds: int, number: int) -> tuple[int, str]:
+    """Run one target in one process; return how many inputs it ran, and what failed."""
     done = _fuzz(
         name,
         *(f"-max_total_time={seconds}", f"-max_len={_LONGEST}", "-rss_limit_mb=4096"),
         *("-print_final_stats=1", f"-artifact_prefix={_FOUND}/failed-{name}-"),
-        *(str(folder), str(CORPUS / name)),
+        *(str(_FOUND / name), str(CORPUS / name)),
     )
     runs = re.search(r"number_of_executed_units: (\d+)", done.stderr)
     wrote = re.search(r"Test unit written to (\S+)", done.stderr)
-    log = _FOUND / f"{name}.log"
+    log = _FOUND / f"{name}-{number}.log"
     log.write_text(done.stderr + done.stdout, encoding="utf-8")
     failed = "" if done.returncode == 0 else f"FAILED: {wrote[1] if wrote else log}"
-    return {
-        "name": name,
-        "seconds": round(time.monotonic() - began),
-        "runs": int(runs[1]) if runs else 0,
-        "failure": failed,
-    }
+    return int(runs[1]) if runs else 0, failed
 
 
 def merge(name: str) -> None:

@@ -239,7 +239,12 @@ def test_the_environment_is_the_isolating_one() -> None:
     import json
 
     inside = json.loads(result.stdout)
-    for name, text in isolated_env().items():
-        if not name.startswith("_CUDAFORK_") and name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST"):
-            assert inside.get(name, text) == text
+    differing = {
+        name: (text, inside[name])
+        for name, text in isolated_env().items()
+        if not name.startswith("_CUDAFORK_")
+        and name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
+        and inside.get(name, text) != text
+    }
+    assert differing == {}
     assert inside[VLLM_METHOD] == "spawn"
