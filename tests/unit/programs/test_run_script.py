@@ -234,7 +234,8 @@ def test_the_fixture_hands_its_caretaker_and_folder_on(here: Path) -> None:
         caretaker.close()
 
 
-def test_the_environment_is_the_isolating_one() -> None:
+def test_the_environment_is_the_isolating_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/some/where")
     result = run_script(written("import os, json; print(json.dumps(dict(os.environ)))"))
     import json
 
@@ -243,8 +244,9 @@ def test_the_environment_is_the_isolating_one() -> None:
         name: (text, inside[name])
         for name, text in isolated_env().items()
         if not name.startswith("_CUDAFORK_")
-        and name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
+        and name not in ("PYTHONPATH", "LD_LIBRARY_PATH", "PYTEST_CURRENT_TEST")
         and inside.get(name, text) != text
     }
     assert differing == {}
+    assert inside["LD_LIBRARY_PATH"].endswith(":/some/where")  # behind the phantom's folder
     assert inside[VLLM_METHOD] == "spawn"
