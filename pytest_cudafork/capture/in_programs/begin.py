@@ -63,8 +63,8 @@ class ProgramCaptures(Listener):
         if why_no_gpu() is not None:
             from pytest_cudafork.capture.stand_ins.in_force import in_force
 
-            self._for_ever.enter_context(in_force())
-        self._for_ever.enter_context(self._watching.in_force(""))
+            self._for_ever.enter_context(in_force(_part_failed))
+        self._for_ever.enter_context(self._watching.in_force("", failed=_part_failed))
         atexit.register(self.tell_all)
 
     def _saw_elsewhere(self) -> None:
@@ -138,6 +138,11 @@ class _Counts:
         counts = {"judged": self._judged, "not_judged": self._gaps}
         self._judged, self._gaps = 0, {}
         return {name: each for name, each in counts.items() if each}
+
+
+def _part_failed(name: str, error: Exception) -> None:
+    """Write down that what waited for the import of a module could not be set up."""
+    _write({"broken": f"setting that up for {name} failed: {type(error).__name__}: {error}"})
 
 
 def _write(found: dict[str, Any]) -> None:

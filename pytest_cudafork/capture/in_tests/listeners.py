@@ -10,6 +10,7 @@ from pytest_cudafork.capture.interface.seen import Listener, Watch
 from pytest_cudafork.capture.judge.judge import Judge
 from pytest_cudafork.capture.record.recorder import Later, Recorder
 from pytest_cudafork.capture.seen.torch_graphs import hooked
+from pytest_cudafork.observe.base.after_import import Failed
 
 __all__ = ["Watching"]
 
@@ -36,16 +37,19 @@ class Watching:
         self.watch = Watch([self.recorder, *judges, *others])
 
     @contextlib.contextmanager
-    def in_force(self, test: str, later: Later | None = None) -> Iterator[None]:
+    def in_force(
+        self, test: str, later: Later | None = None, failed: Failed | None = None
+    ) -> Iterator[None]:
         """Hear of the captures and replays of this thread, for the length of a ``with``.
 
-        ``later`` says when operators outside of captures are of interest; None: at once.
+        ``later`` says when operators outside of captures are of interest; None: at once. ``failed``
+        hears of a part that waits for a later module and cannot be set up; None: it is a warning.
         """
         self.watch.test = test
         with (
-            hooked(self._saw_elsewhere),
+            hooked(self._saw_elsewhere, failed),
             self.watch.in_force(),
-            self.recorder.in_force(later),
+            self.recorder.in_force(later, failed),
         ):
             yield
 

@@ -28,6 +28,7 @@ from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.in_tests.listeners import Watching
+    from pytest_cudafork.observe.base.after_import import Failed
 
 __all__ = ["LISTENERS", "CaptureHooks", "begin"]
 
@@ -115,11 +116,11 @@ class CaptureHooks:
             yield
             return
 
-        def look() -> contextlib.AbstractContextManager[None]:
+        def look(failed: Failed) -> contextlib.AbstractContextManager[None]:
             asked = self._graphs_are_chosen or self._graphs_are_asked_for
             at_once = asked or captures_are_possible()
             later = None if at_once else after_captures_are_possible
-            return self._made().in_force(item.nodeid, later)
+            return self._made().in_force(item.nodeid, later, failed)
 
         with from_torch_on("captured graphs were not looked at", look):
             yield

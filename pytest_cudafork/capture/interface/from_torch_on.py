@@ -1,8 +1,9 @@
 """What is in force for a phase of a test, at once or as soon as the phase has imported torch.
 
 A test that should have been looked at, and was not, must not pass: what its set-up raises, the end
-of the phase raises. The import itself is left alone, as whoever imports torch may catch its errors,
-and a torch that has been executed in vain cannot be executed again.
+of the phase raises, and so it is with the parts of it that wait for a later module, as Triton. The
+imports themselves are left alone, as whoever imports torch may catch its errors, and a torch that
+has been executed in vain cannot be executed again.
 """
 
 from __future__ import annotations
@@ -11,37 +12,42 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from pytest_cudafork.errors import GraphNotJudgedError
-from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.base.after_import import Failed, after_import
 
 __all__ = ["from_torch_on"]
 
 
 @contextlib.contextmanager
 def from_torch_on(
-    what: str, make: Callable[[], contextlib.AbstractContextManager[object]]
+    what: str, make: Callable[[Failed], contextlib.AbstractContextManager[object]]
 ) -> Iterator[None]:
     """Enter what *make* returns once torch is there, and leave it at the end of the ``with``.
 
     Args:
         what: What is not to be had if that fails, as the beginning of a sentence.
-        make: Makes what is entered.
+        make: Makes what is entered; it is given what hears of a part of it that could not be set
+            up when a later module was imported.
 
     Raises:
         GraphNotJudgedError: (at the end, if nothing else is raised) It could not be made or
-            entered.
+            entered, or a part of it could not be set up.
 
     """
-    broken: list[Exception] = []
+    broken: list[tuple[str, Exception]] = []
+
+    def failed(name: str, error: Exception) -> None:
+        broken.append((f" for {name}", error))
 
     def enter(module: object) -> None:
         try:
-            undo.enter_context(make())
+            undo.enter_context(make(failed))
         except Exception as error:
-            broken.append(error)
+            broken.append(("", error))
 
     with contextlib.ExitStack() as undo:
         undo.callback(after_import("torch", enter))
         yield
     if broken:
-        why = f"{type(broken[0]).__name__}: {broken[0]}"
-        raise GraphNotJudgedError(f"{what}, as setting that up failed: {why}") from broken[0]
+        where, error = broken[0]
+        why = f"{type(error).__name__}: {error}"
+        raise GraphNotJudgedError(f"{what}, as setting that up{where} failed: {why}") from error

@@ -18,7 +18,7 @@ from pytest_cudafork.capture.record.arguments import Arguments
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.values import Computed, Write
 from pytest_cudafork.capture.software.launches import name_of, tensors_of
-from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["Launches"]
@@ -65,11 +65,14 @@ class Launches:
         self._learned: dict[Any, _Learned] = {}
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note launches, for the length of a ``with``."""
+    def noted(self, failed: Failed | None = None) -> Iterator[None]:
+        """Note launches, for the length of a ``with``.
+
+        ``failed`` hears of a place that cannot be hooked; None: it is a warning.
+        """
         with contextlib.ExitStack() as stack:
             for place in _PLACES:
-                stack.callback(after_import(place.module, self._note_at(place, stack)))
+                stack.callback(after_import(place.module, self._note_at(place, stack), failed))
             yield
 
     def _note_at(self, place: _Place, stack: contextlib.ExitStack) -> Callable[[Any], None]:

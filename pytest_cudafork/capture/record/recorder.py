@@ -22,6 +22,7 @@ from pytest_cudafork.compat.torch_graphs import (
     without_dispatch,
     without_torch_function,
 )
+from pytest_cudafork.observe.base.after_import import Failed
 
 __all__ = ["REPLAY", "Later", "Recorder", "silently"]
 
@@ -56,30 +57,33 @@ class Recorder(Listener):
         self._outside = outside
         self._launches = Launches(self.history)
         self._open: contextlib.ExitStack | None = None
+        self._failed: Failed | None = None
         self._capture: SeenCapture | None = None
 
     @contextlib.contextmanager
-    def in_force(self, later: Later | None = None) -> Iterator[None]:
+    def in_force(self, later: Later | None = None, failed: Failed | None = None) -> Iterator[None]:
         """See the operators of this thread, for the length of a ``with``.
 
         Args:
             later: Those outside of captures are seen once it calls what it is given; it returns
                 what takes that back. None: they are seen at once.
+            failed: Hears of a kind of launch that cannot be seen; None: it is a warning.
 
         """
+        self._failed = failed
         with contextlib.ExitStack() as stack:
 
             def see() -> None:
                 self.history.missed = True  # what ran until now
                 if not count_modes():  # modes end in the order of their beginning
                     stack.enter_context(HistoryMode(self.history))
-                    stack.enter_context(self._launches.noted())
+                    stack.enter_context(self._launches.noted(failed))
 
             if self._outside and later is not None:
                 stack.callback(later(see))
             elif self._outside:
                 stack.enter_context(HistoryMode(self.history))
-                stack.enter_context(self._launches.noted())
+                stack.enter_context(self._launches.noted(failed))
             try:
                 yield
             finally:
@@ -95,7 +99,7 @@ class Recorder(Listener):
         self._open = contextlib.ExitStack()
         self._open.callback(steps_told(self._on_step))
         self._open.enter_context(HistoryMode(self.history, of_capture=True))
-        self._open.enter_context(self._launches.noted())
+        self._open.enter_context(self._launches.noted(self._failed))
 
     def _on_step(self, optimizer: Any) -> None:
         """Note the numbers by which an optimizer takes a step within the capture."""

@@ -19,15 +19,18 @@ import torch
 
 from pytest_cudafork.capture.interface.seen import inputs_renewed_at
 from pytest_cudafork.compat.torch_graphs import GRAPH_TREES, RECORDS_A_GRAPH
-from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["inputs_noted"]
 
 
 @contextlib.contextmanager
-def inputs_noted() -> Iterator[None]:
-    """Let captures of graph trees know where their inputs lie, for the length of a ``with``."""
+def inputs_noted(failed: Failed | None = None) -> Iterator[None]:
+    """Let captures of graph trees know where their inputs lie, for the length of a ``with``.
+
+    ``failed`` hears where they cannot be hooked; None: it is a warning.
+    """
     with UndoStack() as undo:
 
         def trees_are_there(module: ModuleType) -> None:
@@ -36,7 +39,7 @@ def inputs_noted() -> Iterator[None]:
             if hasattr(kind, method):
                 undo.set(kind, method, _noting(getattr(kind, method)))
 
-        undo.callback(after_import(GRAPH_TREES, trees_are_there))
+        undo.callback(after_import(GRAPH_TREES, trees_are_there, failed))
         yield
 
 

@@ -18,7 +18,7 @@ from pytest_cudafork.capture.cuda.nodes import work_in_progress
 from pytest_cudafork.capture.interface.backend import no_collections
 from pytest_cudafork.capture.interface.seen import watch_in_force
 from pytest_cudafork.capture.seen.graph_trees import inputs_noted
-from pytest_cudafork.observe.base.after_import import Required, after_import
+from pytest_cudafork.observe.base.after_import import Failed, Required, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["hooked", "hooks_on"]
@@ -30,14 +30,15 @@ _LIVENESS = "check_input_liveness"
 
 
 @contextlib.contextmanager
-def hooked(elsewhere: Callable[[], None]) -> Iterator[None]:
+def hooked(elsewhere: Callable[[], None], failed: Failed | None = None) -> Iterator[None]:
     """Tell the watch in force of captures and replays of ``torch.cuda``, for a ``with``.
 
-    ``elsewhere`` is called for a capture of a thread over which there is none.
+    ``elsewhere`` is called for a capture of a thread over which there is none, ``failed`` where
+    the graph trees of torch.compile cannot be hooked.
     """
     kind = torch.cuda.graphs.CUDAGraph
     with contextlib.ExitStack() as stack:
-        stack.enter_context(inputs_noted())
+        stack.enter_context(inputs_noted(failed))
         if kind.__module__.partition(".")[0] == "torch":  # and no stand-in of ours
             stack.enter_context(hooks_on(kind))
         if kind.__module__ != _STAND_INS:

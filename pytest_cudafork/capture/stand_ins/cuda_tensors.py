@@ -36,7 +36,7 @@ from pytest_cudafork.compat.torch_graphs import (
     makes_tensors,
     uncompiled,
 )
-from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.rows import PLACE
 
@@ -71,8 +71,11 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         }
 
     @contextlib.contextmanager
-    def in_this_thread_and_new_ones(self) -> Iterator[None]:
-        """Be active, in threads that are started meanwhile as long as they run."""
+    def in_this_thread_and_new_ones(self, failed: Failed | None = None) -> Iterator[None]:
+        """Be active, in threads that are started meanwhile as long as they run.
+
+        ``failed`` hears of it where compiled functions cannot be kept from compiling.
+        """
         bootstrap = getattr(*BOOTSTRAP)
 
         def begin(thread: threading.Thread) -> None:
@@ -86,7 +89,10 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             for name in OPTIMIZER_CHECKS:
                 if hasattr(Optimizer, name):
                     undo.set(Optimizer, name, self._unless_here(getattr(Optimizer, name)))
-            undo.callback(after_import(COMPILER, lambda module: undo.enter_context(uncompiled())))
+            compiler = after_import(
+                COMPILER, lambda module: undo.enter_context(uncompiled()), failed
+            )
+            undo.callback(compiler)
             yield
 
     def __torch_function__(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_cudafork.capture.interface.from_torch_on import from_torch_on
+from pytest_cudafork.observe.base.after_import import Failed
 
 __all__ = ["StandIns"]
 
@@ -40,9 +41,9 @@ class StandIns:
 def _from_import_on() -> contextlib.AbstractContextManager[None]:
     """Be in force at once, or as soon as torch has been imported."""
 
-    def stand_ins() -> contextlib.AbstractContextManager[None]:
+    def stand_ins(failed: Failed) -> contextlib.AbstractContextManager[None]:
         from pytest_cudafork.capture.stand_ins.in_force import in_force
 
-        return in_force()
+        return in_force(failed)
 
     return from_torch_on("nothing stood for the graphs of torch.cuda", stand_ins)

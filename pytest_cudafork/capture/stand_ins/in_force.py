@@ -19,6 +19,7 @@ import torch
 from pytest_cudafork.capture.stand_ins import graphs, streams
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors
 from pytest_cudafork.errors import CudaForkWarning, GraphNotJudgedError
+from pytest_cudafork.observe.base.after_import import Failed
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.present import is_shown
 
@@ -50,10 +51,11 @@ _HOMES = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.st
 
 
 @contextlib.contextmanager
-def in_force() -> Iterator[None]:
+def in_force(failed: Failed | None = None) -> Iterator[None]:
     """Let ``torch.cuda`` capture software graphs, for the length of a ``with``.
 
-    A capture that is still open at its end is ended, and is an error.
+    A capture that is still open at its end is ended, and is an error. ``failed`` hears of a part
+    that waits for a later module and cannot be set up; None: it is a warning.
 
     Raises:
         RuntimeError: (at the end) a capture was begun and not ended.
@@ -79,7 +81,7 @@ def in_force() -> Iterator[None]:
             undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
         _pass_on(originals["graph"], undo)
         if is_shown():
-            undo.enter_context(CudaTensors().in_this_thread_and_new_ones())
+            undo.enter_context(CudaTensors().in_this_thread_and_new_ones(failed))
         try:
             yield
         except BaseException:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 Callback = Callable[[ModuleType], object]
+Failed = Callable[[str, Exception], object]
+"""Hears of a module whose callback has raised an error, by the module's name."""
 
 
 class Required:
@@ -31,17 +33,17 @@ class Required:
         return self._callback(module)
 
 
-def after_import(name: str, callback: Callback) -> Callable[[], None]:
+def after_import(name: str, callback: Callback, failed: Failed | None = None) -> Callable[[], None]:
     """Run *callback(module)* whenever the module *name* has been executed, until the undo.
 
     A module is executed again by ``importlib.reload``, and by an import after it was taken out of
     ``sys.modules``: its functions are others then. One that is in ``sys.modules`` already is handed
     over at once (after waiting for it where another thread is executing it; where this very thread
-    is, it is handed over as far as it has come). An error in the callback becomes a
-    `CudaForkWarning` and never reaches the import, unless the callback is `Required`. Returns an
-    undo, which is idempotent; raises nothing but what a required callback raises.
+    is, it is handed over as far as it has come). An error in the callback goes to *failed*, or
+    becomes a `CudaForkWarning`, and never reaches the import, unless the callback is `Required`.
+    Returns an undo, which is idempotent; raises nothing but what a required callback raises.
     """
-    finder, waiting = _watch(name, callback)
+    finder, waiting = _watch(name, _Waiting(callback, failed))
     # Another thread's import may have looked for finders before ours was there, or begin just now.
     standard_library.wait_for_import(name)
     if sys.modules.get(name) is not None:
@@ -49,7 +51,7 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
     module = sys.modules.get(name)
     if module is not None and not waiting.ran:
         try:
-            _run(callback, module)
+            _run(waiting, module)
         except BaseException:  # a required one
             _forget(finder, name, waiting)
             raise
@@ -57,10 +59,11 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
 
 
 class _Waiting:
-    """A callback, and whether an import has run it."""
+    """A callback, who hears of an error in it, and whether an import has run it."""
 
-    def __init__(self, callback: Callback) -> None:
+    def __init__(self, callback: Callback, failed: Failed | None) -> None:
         self.callback = callback
+        self.failed = failed
         self.ran = False
 
 
@@ -101,9 +104,8 @@ class _AfterImportFinder:
     def __init__(self) -> None:
         self._callbacks: dict[str, list[_Waiting]] = {}
 
-    def watch(self, name: str, callback: Callback) -> _Waiting:
-        """Add *callback* for *name*; return what ``forget`` takes."""
-        added = _Waiting(callback)
+    def watch(self, name: str, added: _Waiting) -> _Waiting:
+        """Add a callback for *name*; return what ``forget`` takes."""
         self._callbacks.setdefault(name, []).append(added)
         return added
 
@@ -143,7 +145,7 @@ class _AfterImportFinder:
         for each in callbacks:
             each.ran = True
             # The module may have put another object in its place; users see that one.
-            _run(each.callback, sys.modules.get(name, module))
+            _run(each, sys.modules.get(name, module))
 
     def _listen(self, spec: ModuleSpec) -> None:
         """Have the loader of *spec* tell when it has executed the module.
@@ -204,7 +206,7 @@ _LOCK = threading.Lock()
 threads put in, only one would hear of an import."""
 
 
-def _watch(name: str, callback: Callback) -> tuple[_AfterImportFinder, _Waiting]:
+def _watch(name: str, added: _Waiting) -> tuple[_AfterImportFinder, _Waiting]:
     """Register with the finder in force, or put one in front of ``sys.meta_path``.
 
     ``sys.meta_path`` is the interpreter's only way to see an import, so the registration is
@@ -213,10 +215,10 @@ def _watch(name: str, callback: Callback) -> tuple[_AfterImportFinder, _Waiting]
     with _LOCK:
         for finder in sys.meta_path:
             if isinstance(finder, _AfterImportFinder):
-                return finder, finder.watch(name, callback)
+                return finder, finder.watch(name, added)
         made = _AfterImportFinder()
         sys.meta_path.insert(0, made)
-        return made, made.watch(name, callback)
+        return made, made.watch(name, added)
 
 
 def _forget(finder: _AfterImportFinder, name: str, added: _Waiting) -> None:
@@ -227,14 +229,17 @@ def _forget(finder: _AfterImportFinder, name: str, added: _Waiting) -> None:
             sys.meta_path.remove(finder)
 
 
-def _run(callback: Callback, module: ModuleType) -> None:
-    """Call *callback*, turning an error into a warning unless it is required."""
-    if isinstance(callback, Required):
-        callback(module)
+def _run(waiting: _Waiting, module: ModuleType) -> None:
+    """Call the callback; an error is told, unless it is required."""
+    if isinstance(waiting.callback, Required):
+        waiting.callback(module)
         return
     try:
-        callback(module)
-    except Exception:
+        waiting.callback(module)
+    except Exception as error:
+        if waiting.failed is not None:
+            waiting.failed(str(_name_of(module)), error)
+            return
         from pytest_cudafork.compat.unpatched import traceback  # late: few programs need it
 
         _warn(

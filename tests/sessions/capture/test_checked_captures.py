@@ -228,6 +228,44 @@ def test_a_look_that_cannot_be_set_up_fails_the_tests_that_import_torch(
     assert "captured graphs were not looked at, as setting that up failed: AttributeError" in told
 
 
+def test_a_part_that_cannot_be_set_up_when_its_module_comes_fails_the_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import sys, torch, types
+
+        class Kept(type):
+            def __setattr__(cls, name, value):
+                raise TypeError(f"{name} stays what it is")
+
+        class Node(metaclass=Kept):
+            def _record(self, model, inputs): ...
+
+        def test_before(): pass
+
+        def test_with_trees(monkeypatch):
+            name = "torch._inductor.cudagraph_trees"
+            trees = types.ModuleType(name)
+            trees.CUDAGraphNode = Node
+            monkeypatch.setitem(sys.modules, name, trees)
+
+        def test_after(): pass
+        """
+    )
+    result = run_session(pytester, "--cuda-fork-captures=check", "-v")
+    assert_no_crash(result)
+    assert outcomes(result) == {
+        "test_before": "PASSED", "test_with_trees": "PASSED ERROR", "test_after": "PASSED",
+    }  # fmt: skip
+    told = failure(result, "test_with_trees")
+    assert (
+        "captured graphs were not looked at, as setting that up for torch._inductor.cudagraph_tree"
+        in told
+    )
+    assert "TypeError: _record stays what it is" in told
+
+
 def test_stand_ins_that_cannot_be_set_up_fail_the_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -235,7 +273,7 @@ def test_stand_ins_that_cannot_be_set_up_fail_the_tests(pytester: pytest.Pyteste
         from pytest_cudafork.capture.stand_ins import in_force
 
         @contextlib.contextmanager
-        def broken():
+        def broken(failed):
             raise KeyError("CUDAGraph")
             yield
 

@@ -82,3 +82,33 @@ def test_a_look_that_cannot_be_set_up_lets_the_program_run_and_fails_it(tmp_path
     assert (done.returncode, told["good"]) == (1, False)
     [words] = [each for each in told["not_observable"] if "captured" in each]
     assert words.startswith("captured graphs were not looked at: ModuleNotFoundError: import of")
+
+
+def test_a_part_that_cannot_be_set_up_lets_the_program_run_and_fails_it(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "import sys, types, torch\n"
+        "class Kept(type):\n"
+        "    def __setattr__(cls, name, value): raise TypeError(name)\n"
+        "class Node(metaclass=Kept):\n"
+        "    def _record(self, model, inputs): ...\n"
+        "class Loader:\n"
+        "    def create_module(self, spec): return None\n"
+        "    def exec_module(self, module): module.CUDAGraphNode = Node\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch._inductor.cudagraph_trees':\n"
+        "            from importlib.machinery import ModuleSpec\n"
+        "            return ModuleSpec(name, Loader())\n"
+        "sys.meta_path.insert(1, Finder())  # behind ours\n"
+        "import torch._inductor.cudagraph_trees\n"
+        "print(torch.ones(1).item())\n"
+    )
+    done = watched("--captures", "--fail", "--report=told.json", "--json", "main.py", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("1.0\n", "")
+    told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    assert (done.returncode, told["good"]) == (1, False)
+    [words] = [each for each in told["not_observable"] if "captured" in each]
+    assert words == (
+        "captured graphs were not looked at: setting that up for torch._inductor.cudagraph_trees "
+        "failed: TypeError: _record"
+    )

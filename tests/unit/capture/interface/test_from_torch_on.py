@@ -13,6 +13,7 @@ import pytest
 from pytest_cudafork.capture.interface import from_torch_on as from_torch_on_module
 from pytest_cudafork.capture.interface.from_torch_on import from_torch_on
 from pytest_cudafork.errors import GraphNotJudgedError
+from pytest_cudafork.observe.base.after_import import Failed
 
 WHAT = "captured graphs were not looked at"
 
@@ -24,14 +25,15 @@ class Look:
         self.is_on = False
 
     @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
+    def __call__(self, failed: Failed) -> Iterator[None]:
         """Be in force."""
+        self.failed = failed
         self.is_on = True
         yield
         self.is_on = False
 
 
-def no_look() -> contextlib.AbstractContextManager[None]:
+def no_look(failed: Failed) -> contextlib.AbstractContextManager[None]:
     """Refuse."""
     raise AttributeError("no capture_begin")
 
@@ -76,6 +78,23 @@ def test_what_cannot_be_set_up_fails_the_phase_at_its_end() -> None:
     why = "AttributeError: no capture_begin"
     assert str(raised.value) == f"{WHAT}, as setting that up failed: {why}"
     assert isinstance(raised.value.__cause__, AttributeError)
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_part_that_cannot_be_set_up_later_fails_the_phase_at_its_end() -> None:
+    look = Look()
+
+    def phase() -> None:
+        with from_torch_on(WHAT, look):
+            look.failed("triton.runtime.jit", KeyError("run"))
+            look.failed("another", KeyError("other"))
+            assert look.is_on
+
+    with pytest.raises(GraphNotJudgedError) as raised:
+        phase()
+    why = "setting that up for triton.runtime.jit failed: KeyError: 'run'"
+    assert str(raised.value) == f"{WHAT}, as {why}"
+    assert isinstance(raised.value.__cause__, KeyError)
 
 
 @pytest.mark.usefixtures("torch")

@@ -195,6 +195,23 @@ def test_where_warnings_are_errors_the_import_still_succeeds(
     undo()
 
 
+def test_who_asks_for_errors_hears_of_them_and_nothing_is_warned_of(package: Path) -> None:
+    told: list[tuple[str, Exception]] = []
+    undo = after_import(
+        NAME, lambda module: vars(module)["missing"], lambda *failed: told.append(failed)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module = importlib.import_module(NAME)
+        again = after_import(
+            NAME, lambda module: vars(module)["gone"], lambda *failed: told.append(failed)
+        )
+    assert [(name, str(error)) for name, error in told] == [(NAME, "'missing'"), (NAME, "'gone'")]
+    assert sys.modules[NAME] is module
+    undo()
+    again()
+
+
 def test_a_module_that_fails_runs_no_callback_and_its_next_import_does(package: Path) -> None:
     seen: list[ModuleType] = []
     undo = after_import(f"{NAME}.flaky", seen.append)
