@@ -22,6 +22,7 @@ OVERWRITTEN = frozenset(
         "c10d::alltoall_",
         "c10d::alltoall_base_",
         "c10d::gather_",
+        "c10d::gather_into_tensor_",
         "c10d::recv_",
         "c10d::recv_any_source_",
         "c10d::reduce_scatter_",
