@@ -14,18 +14,20 @@ def await_results(capture: SeenCapture, history: History, findings: Findings) ->
     """Have it told if the host reads what a graph that was just captured is to compute."""
     for memory in capture.uses.made:
         if memory.refer() is not None:
-            history.uncomputed.add(memory, _teller(capture, memory.text, findings))
+            history.uncomputed.add(memory, _teller(capture.where, memory.text, findings))
 
 
-def _teller(capture: SeenCapture, text: str, findings: Findings) -> Tell:
+def _teller(captured: str, text: str, findings: Findings) -> Tell:
+    """Return what tells it: of no graph, as memory that is never filled would keep its own."""
+
     def tell(taken: str, where: str) -> None:
-        findings.add(_early(capture, text, taken, where))
+        findings.add(_early(captured, text, taken, where))
 
     return tell
 
 
-def _early(capture: SeenCapture, text: str, taken: str, where: str) -> GraphFinding:
-    lines = [("the result is taken at", taken), ("its graph captured at", capture.where)]
+def _early(captured: str, text: str, taken: str, where: str) -> GraphFinding:
+    lines = [("the result is taken at", taken), ("its graph captured at", captured)]
     if where != taken:
         lines.insert(1, ("read by the host at", where))
     return GraphFinding(

@@ -153,7 +153,7 @@ class Findings:
             told["captures"], told["replays"] = self._captures, self._replays
             told["backends"] = sorted(self._backends)
         self._errors, self._suspicions = {}, []
-        self._raised = set()
+        self._of_replay, self._raised = [], set()
         self._not_judged, self._judged, self._silenced = {}, 0, 0
         self._captures = self._replays = self._elsewhere = 0
         self._backends = set()

@@ -9,17 +9,20 @@ from typing import NamedTuple
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.history import History
-from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.uses import GraphUses
 
 __all__ = ["SharedPool"]
 
 
 class _Spoiled(NamedTuple):
-    """Memory of a graph's results, which another graph has overwritten."""
+    """Memory of a graph's results, which another graph has overwritten.
 
-    owner: SeenCapture
-    by: SeenCapture
+    No graph is among it: results that nobody reads wait for ever, and would keep theirs.
+    """
+
+    text: str  # the memory, as a reader knows it
+    owner: str  # the line that captured its graph
+    by: str  # that of the other
 
 
 class SharedPool:
@@ -38,7 +41,7 @@ class SharedPool:
         """Mark results of other graphs that this replay has overwritten."""
         spoiled = self._history.spoiled
         mine: GraphUses = capture.uses
-        for memory in mine.made:
+        for memory in [*mine.made, *(each for each in spoiled if each.refer() is None)]:
             spoiled.pop(memory, None)
         for other in list(self._alive):
             if other is capture or not other.captured or not other.replays:
@@ -46,25 +49,27 @@ class SharedPool:
             for memory in other.uses.made:
                 storage = memory.refer()
                 if storage is not None and memory not in mine.reads and mine.covers(memory):
-                    spoiled[memory] = self._teller(_Spoiled(other, capture), memory)
+                    spoiled[memory] = self._teller(
+                        _Spoiled(memory.text, other.where, capture.where)
+                    )
 
-    def _teller(self, one: _Spoiled, memory: Memory) -> Callable[[str], None]:
+    def _teller(self, one: _Spoiled) -> Callable[[str], None]:
         def tell(where: str) -> None:
-            self._findings.add(_overwritten(one, memory, where))
+            self._findings.add(_overwritten(one, where))
 
         return tell
 
 
-def _overwritten(one: _Spoiled, memory: Memory, where: str) -> GraphFinding:
+def _overwritten(one: _Spoiled, where: str) -> GraphFinding:
     return GraphFinding(
         "overwritten-result",
         Level.ERROR,
-        f"{memory.text}, a result of one graph, is read after the replay of another graph that "
+        f"{one.text}, a result of one graph, is read after the replay of another graph that "
         "uses the same memory of their pool",
         (
             ("read at", where),
-            ("its graph captured at", one.owner.where),
-            ("the other captured at", one.by.where),
+            ("its graph captured at", one.owner),
+            ("the other captured at", one.by),
         ),
         "graphs of one pool may be replayed in the order of their captures only, and results must "
         "be used before the next one overwrites them",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
@@ -17,12 +17,15 @@ __all__ = ["VIEWS", "Call", "LineNumbers", "has_numbers", "numbers_in"]
 
 _MOST_LINES = 4096
 _MOST_CALLS = 64
+_MOST_TAKEN = 1024
 VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
 """Operators without work whose numbers say which part of a tensor they mean."""
 
 _OF_NUMBERS = frozenset((int, float))
 
 Numbers = tuple[Any, ...]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Call(NamedTuple):
@@ -34,15 +37,10 @@ class Call(NamedTuple):
 
 
 class LineNumbers:
-    """The numbers of the latest calls of each line, outside of captures.
-
-    Attributes:
-        captured: all numbers that graphs have taken, by call.
-
-    """
+    """The numbers of the latest calls of each line, outside of captures and taken by graphs."""
 
     def __init__(self) -> None:
-        self.captured: dict[Call, set[Numbers]] = {}
+        self._captured: dict[Call, dict[Numbers, None]] = {}
         self._outside: dict[Call, deque[tuple[int, Numbers]]] = {}
 
     def called(self, call: Call, numbers: Numbers, at: int) -> None:
@@ -53,6 +51,14 @@ class LineNumbers:
                 return
             found = self._outside[call] = deque(maxlen=_MOST_CALLS)
         found.append((at, numbers))
+
+    def captured(self, calls: dict[Call, list[Numbers]]) -> None:
+        """Note the numbers that a graph has taken, by call; beyond many, the latest are kept."""
+        for call, numbers in calls.items():
+            taken = self._captured.pop(call, {})
+            for each in numbers:
+                _put_last(taken, each, None, _MOST_TAKEN)
+            _put_last(self._captured, call, taken, _MOST_LINES)
 
     def differing(self, inside: dict[Call, list[Numbers]]) -> list[tuple[Call, Numbers, Numbers]]:
         """Return calls of a capture whose numbers were others in the run just before it.
@@ -72,9 +78,17 @@ class LineNumbers:
 
         Numbers that another graph has taken belong to that graph's warm-up.
         """
-        known = self.captured.get(call, set())
+        known = self._captured.get(call, {})
         since = (numbers for when, numbers in self._outside.get(call, ()) if when > at)
         return next((numbers for numbers in since if numbers not in known), None)
+
+
+def _put_last(known: dict[K, V], key: K, value: V, most: int) -> None:
+    """Put a value at the end; the oldest one goes where there are more than ``most``."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > most:
+        del known[next(iter(known))]
 
 
 def has_numbers(args: Iterable[Any]) -> bool:

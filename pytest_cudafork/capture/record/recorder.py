@@ -136,8 +136,7 @@ class Recorder(Listener):
         uses.differing = history.numbers.differing(uses.calls)
         known_lines = (history.latest.get(each, 0) for each in uses.lines)
         uses.began = next((at for at in known_lines if at), 0)
-        for call, taken in uses.calls.items():
-            history.numbers.captured.setdefault(call, set()).update(taken)
+        history.numbers.captured(uses.calls)
         uses.host = [
             each for each in history.host if each.value in uses.numbers and each.value not in _USUAL
         ]

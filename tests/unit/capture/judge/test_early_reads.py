@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from tests.support.captures import looking  # noqa: E402
+from tests.support.captures import Looking, looking  # noqa: E402
 
 
 def test_the_first_answer_that_no_replay_has_computed_is_an_error() -> None:
@@ -58,3 +60,14 @@ def test_a_stand_in_tells_of_copies_to_the_host() -> None:
         with look.watching.watch.suspended():
             look.watching.watch.host_copies(captured.result)
         assert look.kinds() == []
+
+
+def test_graphs_that_are_gone_and_were_never_replayed_are_not_kept() -> None:
+    def capture(look: Looking) -> weakref.ref[Any]:
+        x = torch.ones(3)
+        return weakref.ref(look.capture(lambda: x * 2).seen)
+
+    with looking() as look:
+        seen = [capture(look) for _ in range(3)]
+        gc.collect()
+        assert [each() for each in seen] == [None] * 3

@@ -63,3 +63,11 @@ def test_what_was_found_of_a_replay_that_raised_is_marked() -> None:
     assert [(each["kind"], each["raised"]) for each in told] == [
         ("stale-data", False), ("freed-memory", True),
     ]  # fmt: skip
+
+
+def test_errors_of_captures_that_are_never_replayed_are_told_and_not_kept() -> None:
+    found = Findings()
+    for _ in range(3):
+        found.add(finding("a.py:1"))
+        assert len(found.take()["errors"]) == 1
+    assert not found._of_replay

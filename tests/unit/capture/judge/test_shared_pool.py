@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -60,3 +62,18 @@ def test_a_graph_that_was_reset_overwrites_nothing(x: Any) -> None:
         first.replay()
         result.sum()
         assert look.kinds() == []
+
+
+def test_graphs_that_are_gone_with_their_results_are_not_kept(x: Any) -> None:
+    def serve(look: Looking) -> weakref.ref[Any]:
+        first, second = two_graphs(look, x)
+        second.replay()
+        first.replay()  # overwrites what nobody reads
+        return weakref.ref(second.seen)
+
+    with looking() as look:
+        seen = [serve(look) for _ in range(3)]
+        gc.collect()
+        assert [each() for each in seen] == [None] * 3
+        look.capture(lambda: x * 2).replay()
+        assert not look.history.spoiled

@@ -30,7 +30,7 @@ def test_the_run_before_a_capture_is_what_it_is_compared_with() -> None:
 
 def test_later_numbers_count_unless_a_graph_has_taken_them() -> None:
     known = LineNumbers()
-    known.captured[CALL] = {(1,), (2,)}
+    known.captured({CALL: [(1,), (2,)]})
     known.called(CALL, (7,), 1)
     known.called(CALL, (2,), 3)
     assert known.later(CALL, 2) is None
@@ -43,6 +43,20 @@ def test_no_more_lines_are_kept_than_there_is_room_for() -> None:
     for number in range(5000):
         known.called(CALL._replace(where=f"a.py:{number}"), (1,), number)
     assert len(known._outside) == 4096
+
+
+def test_of_the_numbers_that_graphs_have_taken_the_latest_are_kept() -> None:
+    known = LineNumbers()
+    for number in range(5000):
+        known.captured({CALL: [(number,), (-1,)]})
+    known.called(CALL, (4999,), 1)
+    known.called(CALL, (-1,), 2)
+    assert known.later(CALL, 0) is None
+    assert [len(taken) for taken in known._captured.values()] == [1024]
+    for number in range(5000):
+        known.captured({CALL._replace(where=f"a.py:{number}"): [(1,)], CALL: [(number,), (-1,)]})
+    assert len(known._captured) == 4096
+    assert known.later(CALL, 0) is None
 
 
 def test_numbers_are_those_that_a_caller_chooses() -> None:
@@ -61,6 +75,6 @@ def test_a_number_that_is_nan_in_the_graph_and_in_the_run_before_is_the_same() -
     inside, _ = numbers_in((x, -float("nan")), x)
     known.called(CALL, before, 1)
     assert known.differing({CALL: [inside]}) == []
-    known.captured[CALL] = {inside}
+    known.captured({CALL: [inside]})
     known.called(CALL, numbers_in((x, float("nan")), x)[0], 3)
     assert known.later(CALL, 2) is None
