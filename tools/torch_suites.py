@@ -66,8 +66,11 @@ REQUIREMENTS = (
     "triton",
     "uvicorn",
     # Of their tests.
+    "expecttest",
+    "fire",
     "httpx",
     "parameterized",
+    "responses",
 )
 _ENVIRONMENT = (
     "HF_HUB_OFFLINE=1",
@@ -92,7 +95,7 @@ def _suite(
 SUITES = (
     _suite("accelerate", "1.15.0", "tests"),
     _suite("compressed-tensors", "0.20.0", "tests"),
-    _suite("flashinfer-python", "0.7.2.post1", "tests", sources=("flashinfer",)),
+    _suite("flashinfer-python", "0.7.2.post1", "tests"),
     # The rest compiles kernels for a GPU, or takes minutes a test.
     _suite("liger-kernel", "0.8.5", "test/backends"),
     # The whole of it takes hours; these have what starts processes.
