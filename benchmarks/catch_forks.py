@@ -5,10 +5,8 @@ The part of ``catch_rate.py`` that is about forks.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,13 +26,7 @@ _BY_A_TEST = ("fork", "collected", "tested")
 
 def specimens(only: str) -> list[Specimen]:
     """Return the specimens whose name holds the word, and that this machine can run."""
-    return [
-        each
-        for each in CATALOG
-        if only in each.name
-        and sys.version_info < each.python_below
-        and all(importlib.util.find_spec(module) for module in each.needs)
-    ]
+    return [each for each in CATALOG if only in each.name and not each.why_not()]
 
 
 def measure(each: Specimen, methods: Sequence[str], folder: Path) -> dict[str, Verdict]:

@@ -15,9 +15,10 @@ CATALOG: tuple[Specimen, ...] = (
         ("pytorch/pytorch#190708",),
         "fork",
         "trainer/launch.py",
-        "torch.get_device_module() where device_count() would do.",
+        "torch.get_device_module() where device_count() would do (torch below 2.14).",
         device=_GPU,
         needs=_TORCH,
+        torch_below=(2, 14),
     ),
     Specimen(
         "backend_probe",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import sys
@@ -38,13 +37,9 @@ class Outcome:
 
 
 def skip_where_impossible(specimen: Specimen) -> None:
-    """Skip the test, with the reason, where the specimen lacks a module or Python has moved on."""
-    if sys.version_info >= specimen.python_below:
-        version = ".".join(map(str, specimen.python_below))
-        pytest.skip(f"specimen {specimen.name} is about Python below {version}")
-    for module in specimen.needs:
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"specimen {specimen.name} needs {module}, which is not installed")
+    """Skip the test, with the reason, where the specimen cannot be shown."""
+    if why_not := specimen.why_not():
+        pytest.skip(f"specimen {specimen.name} {why_not}")
 
 
 def run_form(

@@ -6,10 +6,13 @@ form is ``buggy/`` with these laid over it, so that the repair can be read off t
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.torch import torch_release
 
 MARKER = "# touch: culprit"
 """The comment on the line that the report must name, so that no number is written twice."""
@@ -81,6 +84,7 @@ class Specimen:
         gpu: whether the same package shows the same on a real GPU.
         status: the exit status of the buggy form; 2 where its collection fails.
         python_below: the Python version in which the mechanism is gone.
+        torch_below: the release of torch in which it is gone.
         marker: the comment that ends the culprit line.
         removed: files of ``buggy`` that the fixed form does not have.
 
@@ -98,6 +102,7 @@ class Specimen:
     gpu: bool = True
     status: int = 1
     python_below: tuple[int, int] = (4, 0)
+    torch_below: tuple[int, int] = (3, 0)
     marker: str = MARKER
     removed: tuple[str, ...] = ()
 
@@ -105,6 +110,17 @@ class Specimen:
     def expects_failure(self) -> str:
         """The words of the story with which the buggy form fails."""
         return _STORIES[self.level]
+
+    def why_not(self) -> str:
+        """Return why this Python cannot show it; "" where it can."""
+        for what, here, below in (
+            ("Python", sys.version_info[:2], self.python_below),
+            ("torch", torch_release(), self.torch_below),
+        ):
+            if here >= below:
+                return f"is about {what} below {'.'.join(map(str, below))}"
+        missing = [module for module in self.needs if importlib.util.find_spec(module) is None]
+        return f"needs {missing[0]}, which is not installed" if missing else ""
 
     def form(self, form: str) -> Form:
         """Return the ``buggy`` or the ``fixed`` form.

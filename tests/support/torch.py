@@ -33,6 +33,12 @@ def is_cuda_build_of_torch() -> bool:
     return version is not None and version["cuda"] is not None
 
 
+def torch_release() -> tuple[int, ...]:
+    """Return the release that an import would find, as ``(2, 13)``; () without torch."""
+    version = _version_of_torch()
+    return () if version is None else tuple(map(int, version["__version__"].split(".")[:2]))
+
+
 def _version_of_torch() -> dict[str, Any] | None:
     """Return what torch's file ``version.py`` says; None without torch.
 

@@ -36,18 +36,17 @@ def from_torch_on(
     broken: list[tuple[str, Exception]] = []
 
     def failed(name: str, error: Exception) -> None:
-        broken.append((f" for {name}", error))
+        broken.append((f", or not fully, as setting that up for {name} failed", error))
 
     def enter(module: object) -> None:
         try:
             undo.enter_context(make(failed))
         except Exception as error:
-            broken.append(("", error))
+            broken.append((", as setting that up failed", error))
 
     with contextlib.ExitStack() as undo:
         undo.callback(after_import("torch", enter))
         yield
     if broken:
-        where, error = broken[0]
-        why = f"{type(error).__name__}: {error}"
-        raise GraphNotJudgedError(f"{what}, as setting that up{where} failed: {why}") from error
+        words, error = broken[0]
+        raise GraphNotJudgedError(f"{what}{words}: {type(error).__name__}: {error}") from error

@@ -183,22 +183,28 @@ class _AfterImportFinder:
             self._cannot(spec.name, loader)
 
     def _cannot(self, name: str, loader: object) -> None:
-        """Say that the loader of *name* cannot be listened to.
+        """Say that the loader of *name* cannot be listened to, to all who wait for it.
 
         Raises:
             ImportError: A required callback waits for it.
 
         """
-        if any(isinstance(one.callback, Required) for one in self._callbacks.get(name, [])):
+        waiting = self._callbacks.get(name, [])
+        if any(isinstance(one.callback, Required) for one in waiting):
             raise ImportError(
                 f"{name!r} is to be patched when it is imported, but its loader {loader!r} takes "
                 "no attribute: have it imported before it is patched, and not executed again",
                 name=name,
             )
-        _warn(
-            f"pytest-cudafork cannot watch the import of {name!r}: its loader {loader!r} takes no"
-            " attribute. CUDA touches through it are not recorded; import it before the session."
-        )
+        for one in waiting:
+            if one.failed is not None:
+                one.failed(name, ImportError(f"its loader {loader!r} takes no attribute"))
+        if any(one.failed is None for one in waiting):
+            _warn(
+                f"pytest-cudafork cannot watch the import of {name!r}: its loader {loader!r} takes"
+                " no attribute. CUDA touches through it are not recorded; import it before the"
+                " session."
+            )
 
 
 _LOCK = threading.Lock()

@@ -260,8 +260,7 @@ def test_a_part_that_cannot_be_set_up_when_its_module_comes_fails_the_test(
     }  # fmt: skip
     told = failure(result, "test_with_trees")
     assert (
-        "captured graphs were not looked at, as setting that up for torch._inductor.cudagraph_tree"
-        in told
+        "captured graphs were not looked at, or not fully, as setting that up for torch._" in told
     )
     assert "TypeError: _record stays what it is" in told
 

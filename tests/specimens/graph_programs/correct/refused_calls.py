@@ -18,6 +18,7 @@ from tests.specimens.graph_programs.program import (
     refused,
     right,
 )
+from tests.support.torch import torch_release
 
 __all__ = ["PROGRAMS"]
 
@@ -133,6 +134,9 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "Gaussian loss that looks at its variance": lambda x, y: F.gaussian_nll_loss(x, y, y * y),
 }
 
+_TAKEN_SINCE = {"combinations": (2, 14)}
+"""A release of torch by which the host needs to know nothing of these any more."""
+
 DOCUMENTED = {"sparse": "the software graph judges dense tensors only"}
 
 RIGHT: dict[str, Callable[..., Any]] = {
@@ -174,6 +178,9 @@ RIGHT: dict[str, Callable[..., Any]] = {
     "matrix power": lambda square: torch.linalg.matrix_power(square, 3),
     "matrix exponential of a small matrix": lambda square: square.tanh() @ square,
 }
+for _name, _release in _TAKEN_SINCE.items():
+    if torch_release() >= _release:
+        RIGHT[_name] = REFUSED.pop(_name)
 
 
 @right("the current stream is asked for, as libraries do for their launches")

@@ -16,7 +16,10 @@ from pytest_cudafork.capture.operators.rules import (  # noqa: E402
     Rule,
     always,
 )
+from tests.support.torch import torch_release  # noqa: E402
 
+GONE = {"cholesky": (2, 14)}
+"""Operators that torch has had, and the first release without them."""
 MASK = torch.tensor([True, False])
 ROWS = torch.tensor([0, 1])
 
@@ -28,16 +31,12 @@ def waits(name: str, *args: Any, on_host: bool = False, **kwargs: Any) -> bool:
     return condition(args, kwargs, lambda tensor: on_host)
 
 
-GONE = {"cholesky": (2, 14)}
-"""Operators that torch has had, and since which release it has not."""
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_a_row_names_an_operator_of_torch(name: str) -> None:
     namespaces = torch.ops.aten, torch.ops.prims
-    release = tuple(map(int, torch.__version__.split(".")[:2]))
     there = any(hasattr(one, name) for one in namespaces)
-    assert there == (release < GONE.get(name, (99,))), f"torch has no operator {name}, or has again"
+    expected = torch_release() < GONE.get(name, (99,))
+    assert there == expected, f"torch has {'an' if there else 'no'} operator {name}"
 
 
 @pytest.mark.parametrize("name", RULES)

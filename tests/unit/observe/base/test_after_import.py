@@ -373,28 +373,59 @@ def test_what_a_required_callback_raises_the_import_raises_each_time(package: Pa
         after_import(f"{NAME}.part", Required(refuse))
 
 
-def test_a_module_that_cannot_be_watched_is_not_imported_without_what_is_required(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Slotted:
-        __slots__ = ()
+class Slotted:
+    """A loader that takes no attribute."""
 
-        def create_module(self, spec: object) -> None: ...
+    __slots__ = ()
 
-        def exec_module(self, module: object) -> None: ...
+    def create_module(self, spec: object) -> None: ...
 
-    class Finder:
-        def find_spec(self, name: str, path: object, target: object = None) -> object:
-            if name != f"{NAME}.part":
-                return None
-            return importlib.util.spec_from_loader(name, Slotted())  # type: ignore[arg-type]
+    def exec_module(self, module: object) -> None: ...
 
-    undo = after_import(f"{NAME}.part", Required(lambda module: None))
+
+class Finder:
+    """Finds a module for it."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> object:
+        if name != f"{NAME}.part":
+            return None
+        return importlib.util.spec_from_loader(name, Slotted())  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def unwatched(package: Path) -> Iterator[None]:
+    """Have a module that nobody can watch; callbacks that were added before have the first word."""
     finder: Any = Finder()
-    sys.meta_path.insert(1, finder)
-    try:
-        with pytest.raises(ImportError, match="is to be patched when it is imported"):
-            importlib.import_module(f"{NAME}.part")
-    finally:
-        sys.meta_path.remove(finder)
-        undo()
+    sys.meta_path.insert(0, finder)
+    yield
+    sys.meta_path.remove(finder)
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_a_module_that_cannot_be_watched_is_not_imported_without_what_is_required() -> None:
+    undo = after_import(f"{NAME}.part", Required(lambda module: None))
+    with pytest.raises(ImportError, match="is to be patched when it is imported"):
+        importlib.import_module(f"{NAME}.part")
+    undo()
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_of_a_module_that_cannot_be_watched_all_hear_who_wait_for_it() -> None:
+    told: list[tuple[str, Exception]] = []
+    undos = [
+        after_import(f"{NAME}.part", lambda module: None),
+        after_import(f"{NAME}.part", lambda module: None, lambda *failed: told.append(failed)),
+    ]
+    with pytest.warns(errors.CudaForkWarning, match="cannot watch the import of"):
+        importlib.import_module(f"{NAME}.part")
+    [(name, error)] = told
+    assert name == f"{NAME}.part"
+    assert isinstance(error, ImportError)
+    assert "takes no attribute" in str(error)
+    undos.pop(0)()
+    sys.modules.pop(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        importlib.import_module(name)
+    assert len(told) == 2
+    undos[0]()
