@@ -8,12 +8,14 @@ teardown of each test, as pytest-reportlog writes them.
     python -m tools.foreign_suites --only click attrs --runs fork spawn
     python -m tools.foreign_suites --prepare                only download and install
     python -m tools.foreign_suites --table                  what the runs so far have found
+    python -m tools.foreign_suites --torch                  libraries that use torch, by the check
 
 With ``--offline`` what ``--prepare`` left is used and nothing is downloaded; with ``--keep-plain``
 the plain runs of an earlier call are compared with. Each result is kept as soon as it is there, and
 with ``--resume`` what an earlier call has kept is not run again, its plain runs included: the same
 call goes on where it was ended. ``--tests 200`` lets two hundred tests, evenly spread over a suite,
 do for each isolated run, and ``--spawn-tests 50`` fifty for those by spawn.
+Libraries that use torch (``--torch``) have a folder and environments of their own.
 Tests that differ run once more, alone; which are equal then is said, for they may measure time.
 Whose a difference is shows in runs without the plugin that run only when named: "pytest-forked" and
 "random order".
@@ -36,6 +38,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tools import torch_suites
 from tools.kept_rows import add_row, read_rows
 from tools.suite_archives import PROJECT, SUITES, Suite, SuiteError, prepare, python_of, unpack
 
@@ -43,6 +46,7 @@ PLAIN = ("plain1", "plain2")
 """The runs that the others are compared with."""
 RUNS = {
     "off": ("-p", "no:cudafork"),
+    "check": ("--cuda-fork-check",),
     "touch": ("--cuda-fork-check=touch",),
     "fork": ("--cuda-fork-isolate=fork",),
     "forkserver": ("--cuda-fork-isolate=forkserver",),
@@ -363,9 +367,10 @@ def try_suite(folder: Path, suite: Suite, chosen: argparse.Namespace) -> list[Re
 def read_arguments(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=PROJECT / ".foreign-suites")
+    parser.add_argument("--torch", action="store_true", help="those of libraries that use torch")
+    parser.add_argument("--folder", type=Path, help="default: .foreign-suites in the checkout")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these suites")
-    parser.add_argument("--runs", nargs="+", choices=[*RUNS, *WITHOUT_US], default=list(RUNS))
+    parser.add_argument("--runs", nargs="+", choices=[*RUNS, *WITHOUT_US])
     parser.add_argument("--tests", type=int, default=0, metavar="N", help="0: all")
     parser.add_argument("--spawn-tests", type=int, default=0, metavar="N", help="0: as --tests")
     parser.add_argument("--keep-plain", action="store_true", help="take earlier plain runs")
@@ -374,7 +379,10 @@ def read_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--offline", action="store_true", help="download and install nothing")
     parser.add_argument("--table", action="store_true", help="print the results kept, run nothing")
     chosen = parser.parse_args(arguments)
-    names = {suite.name for suite in SUITES}
+    chosen.suites = torch_suites.SUITES if chosen.torch else SUITES
+    chosen.folder = chosen.folder or PROJECT / ".foreign-suites" / ("torch" if chosen.torch else "")
+    chosen.runs = chosen.runs or (["check"] if chosen.torch else list(RUNS))
+    names = {suite.name for suite in chosen.suites}
     if unknown := set(chosen.only or ()) - names:
         parser.error(f"no suite named {', '.join(sorted(unknown))}; there are {sorted(names)}")
     return chosen
@@ -387,8 +395,10 @@ def main(arguments: list[str]) -> int:
     if chosen.table:
         print(table_of(read_rows(folder / "results.jsonl")))
         return 0
-    suites = tuple(suite for suite in SUITES if not chosen.only or suite.name in chosen.only)
-    if not chosen.offline:
+    suites = tuple(each for each in chosen.suites if not chosen.only or each.name in chosen.only)
+    if chosen.torch and not chosen.offline:
+        prepare(folder, suites, torch_suites.REQUIREMENTS, torch_suites.HELD)
+    elif not chosen.offline:
         prepare(folder, suites)
     if chosen.prepare:
         return 0

@@ -1,15 +1,18 @@
 """The suites of other packages that the plugin is held against: which, and how they are had.
 
 The tests come from the packages' source archives and run against the installed releases, without
-torch. There are two environments of the same releases: one has the plugin, the other does not.
+torch; those that need torch are in ``torch_suites``. There are two environments of the same
+releases: one has the plugin, the other does not.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tarfile
 import venv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,13 +66,19 @@ class SuiteError(Exception):
 
 @dataclass(frozen=True)
 class Suite:
-    """The tests of one release: ``paths`` below its folder, what pytest is given, variables set."""
+    """The tests of one release: ``paths`` below its folder, what pytest is given, variables set.
+
+    ``sources`` are the folders that hold the package itself: the installed release stands for it.
+    With ``tag`` PyPI has no source archive of the release: one is made by hand from that tag.
+    """
 
     name: str
     version: str
     paths: tuple[str, ...] = ("tests",)
     arguments: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ("src",)
+    tag: str = ""
 
     @property
     def requirement(self) -> str:
@@ -113,8 +122,10 @@ SUITES = (
 )
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a command and return what it printed.
+def run(
+    *command: str | Path, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a command, with these variables beside those of this process; return what it printed.
 
     Raises:
         SuiteError: it did not end with status 0.
@@ -123,6 +134,7 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
+        env={**os.environ, **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -140,30 +152,49 @@ def python_of(folder: Path, *, plugin: bool) -> Path:
     return folder / ("venv" if plugin else "venv-without") / "bin" / "python"
 
 
-def prepare(folder: Path, suites: tuple[Suite, ...]) -> None:
+def prepare(
+    folder: Path,
+    suites: tuple[Suite, ...],
+    requirements: tuple[str, ...] = REQUIREMENTS,
+    held: tuple[str, ...] = (),
+) -> None:
     """Download the archives and make both environments, as far as they are not there.
 
-    The environment without the plugin has the releases that the other one was given.
+    The environment without the plugin has the releases that the other one was given. With ``held``
+    these stay as they are, and the suites' releases bring nothing with them.
+
+    Raises:
+        SuiteError: pip ended otherwise than with status 0.
+
     """
     archives = folder / "archives"
     archives.mkdir(parents=True, exist_ok=True)
     quiet = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
     releases = tuple(suite.requirement for suite in suites)
+    constraints = folder / "constraints.txt"
+    constraints.write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
+    # They hold for what pip builds in environments of its own, too; which of the two is read is a
+    # matter of its release.
+    held_too = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(constraints))
     for plugin in (True, False):
         python = python_of(folder, plugin=plugin)
         if not python.exists():
             venv.create(python.parent.parent, with_pip=True, symlinks=True)
         if plugin:
-            run(python, *quiet, "install", *REQUIREMENTS, *releases)
+            wanted = (*requirements, *(() if held else releases))
+            run(python, *quiet, "install", *wanted, environment=held_too)
+            if held:
+                run(python, *quiet, "install", "--no-deps", "--only-binary", ":all:", *releases)
             run(python, *quiet, "install", "--force-reinstall", "--no-deps", PROJECT)
             frozen = run(python, "-m", "pip", "freeze").splitlines()
         else:
             same = [line for line in frozen if not line.startswith("pytest-cudafork")]
-            run(python, *quiet, "install", *same, *WITHOUT_THE_PLUGIN)
+            alone = ("--no-deps",) if held else ()
+            run(python, *quiet, "install", *alone, *same, *WITHOUT_THE_PLUGIN)
     for suite in suites:
-        if not find_archive(archives, suite):
+        if not suite.tag and not find_archive(archives, suite):
             options = ("--no-binary", ":all:", "--no-deps", "--dest", archives)
-            run(python, *quiet, "download", *options, suite.requirement)
+            run(python, *quiet, "download", *options, suite.requirement, environment=held_too)
 
 
 def find_archive(archives: Path, suite: Suite) -> Path | None:
@@ -177,8 +208,8 @@ def find_archive(archives: Path, suite: Suite) -> Path | None:
 def unpack(folder: Path, suite: Suite) -> Path:
     """Unpack a suite's archive afresh and return its root, without the package's own sources.
 
-    The tests import the installed release: a ``src`` folder is removed, other layouts keep the
-    package where its tests lie inside it.
+    The tests import the installed release: the folders of its sources are removed, other layouts
+    keep the package where its tests lie inside it.
 
     Raises:
         SuiteError: the archive was not downloaded, or lacks the tests.
@@ -186,7 +217,8 @@ def unpack(folder: Path, suite: Suite) -> Path:
     """
     archive = find_archive(folder / "archives", suite)
     if archive is None:
-        raise SuiteError(f"no source archive of {suite.requirement} in {folder / 'archives'}")
+        made = f", which is made by hand from {suite.tag}" if suite.tag else ""
+        raise SuiteError(f"no source archive of {suite.requirement} in {folder / 'archives'}{made}")
     target = folder / "suites" / suite.name
     shutil.rmtree(target, ignore_errors=True)
     with tarfile.open(archive) as file:
@@ -194,7 +226,8 @@ def unpack(folder: Path, suite: Suite) -> Path:
         file.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
         file.extractall(target)
     (root,) = target.iterdir()
-    shutil.rmtree(root / "src", ignore_errors=True)
+    for source in suite.sources:
+        shutil.rmtree(root / source, ignore_errors=True)
     for path in suite.paths:
         if not (root / path).exists():
             raise SuiteError(f"{archive.name} has no {path}")

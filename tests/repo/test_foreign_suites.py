@@ -80,6 +80,22 @@ def test_the_sources_of_the_package_are_not_beside_its_tests(tmp_path: Path) -> 
         suite_archives.unpack(tmp_path, Suite("more-things", "1.0", ("testing",)))
 
 
+def test_sources_beside_the_tests_are_removed_and_an_archive_made_by_hand_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    suite = Suite("engine", "1.0", sources=("engine",), tag="v1.0 of its repository")
+    with pytest.raises(
+        SuiteError, match=r"engine==1\.0 in .*, which is made by hand from v1\.0 of"
+    ):
+        suite_archives.unpack(tmp_path, suite)
+    (tmp_path / "archives").mkdir()
+    with tarfile.open(tmp_path / "archives" / "engine-1.0.tar.gz", "w:gz") as archive:
+        for name in ("engine/__init__.py", "tests/test_it.py", "setup.py"):
+            archive.addfile(tarfile.TarInfo(f"engine-1.0/{name}"), io.BytesIO())
+    root = suite_archives.unpack(tmp_path, suite)
+    assert sorted(path.name for path in root.rglob("*.py")) == ["setup.py", "test_it.py"]
+
+
 def test_a_part_of_a_suite_is_spread_over_it_and_leaves_out_what_cannot_be_named() -> None:
     names = [f"t{place}" for place in range(10)]
     first = dict.fromkeys([*names, "x[HH:MM:SS]", "collecting y"], "passed")
@@ -216,6 +232,9 @@ def test_a_suite_that_is_not_known_is_refused_with_the_names(
     with pytest.raises(SystemExit):
         foreign_suites.main(["--only", "attr"])
     assert "no suite named attr; there are ['attrs', 'blinker'," in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        foreign_suites.main(["--torch", "--only", "attrs"])
+    assert "no suite named attrs; there are ['accelerate'," in capsys.readouterr().err
 
 
 def test_a_run_that_hangs_is_ended_with_what_it_has_started(
