@@ -2,11 +2,12 @@
 
 Each loop runs in a process of its own, which counts now and then what it and the processes that it
 keeps have: memory, descriptors, processes, and files in its temporary folder. Memory is that of all
-of them together, pages that they share counted once (``Pss``). It is judged by its slope over the
-last half of the loop: at most 1 % of what was there at the start for 10,000 turns, where it has
-grown by more than a few pages at all; the others must not be more at the end than in the first
-half. A session of pytest keeps a report of each of its tests: what the same session keeps without
-isolation is taken off.
+of them together, pages that they share counted once (``Pss``), without pages of libraries and other
+files: of those a process has less while others on the machine map them, too. It is judged by its
+slope over the last half of the loop: at most 1 % of what was there at the start for 10,000 turns,
+where it has grown by more than a few pages at all; the others must not be more at the end than in
+the first half. A session of pytest keeps a report of each of its tests: what the same session keeps
+without isolation is taken off.
 
     python benchmarks/soak.py --tests 100000 --audits 50 --captures 10000 --save
 """
@@ -35,6 +36,8 @@ MOST_PERCENT = 1.0
 """How much memory may grow in 10,000 turns, of what was there at the start."""
 FEW_PAGES = 1 << 18
 """Bytes by which memory differs from one look to the next without growing."""
+_MADE = ("Pss_Anon:", "Pss_Shmem:")
+"""Lines of ``smaps_rollup`` for memory that no file on a disk backs."""
 HEADER = (
     *("loop", "turns", "s", "MiB at start", "MiB at end", "% for 10,000"),
     *("descriptors", "processes", "files", "verdict"),
@@ -101,12 +104,12 @@ def look(turns: int, folder: Path) -> Sample:
 
 
 def _memory(pid: int) -> int:
-    """Return the bytes that a process has, of pages that others have as well its share."""
+    """Return the bytes that a process has made, of pages that others have as well its share."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0  # it has ended
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(_MADE))
 
 
 def _descendants(pid: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -65,6 +66,25 @@ def test_a_look_counts_this_process_and_those_below_it(soak: Any, tmp_path: Path
     assert after.processes == before.processes + 1
     assert after.descriptors >= before.descriptors + 2
     assert after.memory >= before.memory + len(kept) // 2
+
+
+def test_pages_of_files_are_not_counted_but_those_of_shared_memory_are(
+    soak: Any, tmp_path: Path
+) -> None:
+    size = 1 << 24
+    (tmp_path / "library").write_bytes(bytes(size))
+    before = soak.look(1, tmp_path)
+    with (
+        (tmp_path / "library").open("rb") as file,
+        mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as library,
+    ):
+        assert not any(library[::4096])
+        mapped = soak.look(2, tmp_path)
+    with mmap.mmap(-1, size) as shared:
+        shared.write(b"x" * size)
+        after = soak.look(3, tmp_path)
+    assert mapped.memory < before.memory + size // 2
+    assert after.memory >= before.memory + size * 3 // 4
 
 
 @pytest.mark.slow
