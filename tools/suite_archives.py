@@ -193,7 +193,7 @@ def prepare(
             run(python, *quiet, "install", *alone, *same, *WITHOUT_THE_PLUGIN)
     for suite in suites:
         if not suite.tag and not find_archive(archives, suite):
-            options = ("--no-binary", ":all:", "--no-deps", "--dest", archives)
+            options = ("--no-binary", suite.name, "--no-deps", "--dest", archives)
             run(python, *quiet, "download", *options, suite.requirement, environment=held_too)
 
 

@@ -96,9 +96,9 @@ SUITES = (
     _suite("accelerate", "1.15.0", "tests"),
     _suite("compressed-tensors", "0.20.0", "tests"),
     _suite("flashinfer-python", "0.7.2.post1", "tests"),
-    # The rest compiles kernels for a GPU, or takes minutes a test.
+    # The rest needs a GPU, or minutes for a file.
     _suite("liger-kernel", "0.8.5", "test/backends"),
-    # The whole of it takes hours; these have what starts processes.
+    # A part: what has to do with processes and devices.
     _suite(
         "lmcache",
         "0.5.6",
