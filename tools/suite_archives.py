@@ -171,11 +171,13 @@ def prepare(
     archives.mkdir(parents=True, exist_ok=True)
     quiet = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
     releases = tuple(suite.requirement for suite in suites)
-    constraints = folder / "constraints.txt"
-    constraints.write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
-    # They hold for what pip builds in environments of its own, too; which of the two is read is a
-    # matter of its release.
-    held_too = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(constraints))
+    held_too: dict[str, str] = {}
+    if held:
+        constraints = folder / "constraints.txt"
+        constraints.write_text("".join(f"{line}\n" for line in held), encoding="utf-8")
+        # They hold for what pip builds in environments of its own, too; which of the two is read is
+        # a matter of its release.
+        held_too = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(constraints))
     for plugin in (True, False):
         python = python_of(folder, plugin=plugin)
         if not python.exists():

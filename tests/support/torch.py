@@ -14,6 +14,9 @@ import pytest
 
 from tests.support import interpreters
 
+CAPTURABLE_SINCE = {"combinations": (2, 14)}
+"""Operators that CUDA refuses in a capture before that release of torch."""
+
 
 def require_cpu_build_of_torch() -> None:
     """Skip a module that states what a build of torch without CUDA does.
@@ -37,6 +40,12 @@ def torch_release() -> tuple[int, ...]:
     """Return the release that an import would find, as ``(2, 13)``; () without torch."""
     version = _version_of_torch()
     return () if version is None else tuple(map(int, version["__version__"].split(".")[:2]))
+
+
+def capturable_by_now() -> frozenset[str]:
+    """Return which of ``CAPTURABLE_SINCE`` the torch that an import would find can capture."""
+    here = torch_release()
+    return frozenset(name for name, release in CAPTURABLE_SINCE.items() if here >= release)
 
 
 def _version_of_torch() -> dict[str, Any] | None:

@@ -43,7 +43,8 @@ def after_import(name: str, callback: Callback, failed: Failed | None = None) ->
     becomes a `CudaForkWarning`, and never reaches the import, unless the callback is `Required`.
     Returns an undo, which is idempotent; raises nothing but what a required callback raises.
     """
-    finder, waiting = _watch(name, _Waiting(callback, failed))
+    waiting = _Waiting(callback, failed)
+    finder = _watch(name, waiting)
     # Another thread's import may have looked for finders before ours was there, or begin just now.
     standard_library.wait_for_import(name)
     if sys.modules.get(name) is not None:
@@ -104,10 +105,9 @@ class _AfterImportFinder:
     def __init__(self) -> None:
         self._callbacks: dict[str, list[_Waiting]] = {}
 
-    def watch(self, name: str, added: _Waiting) -> _Waiting:
-        """Add a callback for *name*; return what ``forget`` takes."""
+    def watch(self, name: str, added: _Waiting) -> None:
+        """Add a callback for *name*."""
         self._callbacks.setdefault(name, []).append(added)
-        return added
 
     def forget(self, name: str, added: _Waiting) -> None:
         """Take a callback away again; nothing if that was done before."""
@@ -212,19 +212,19 @@ _LOCK = threading.Lock()
 threads put in, only one would hear of an import."""
 
 
-def _watch(name: str, added: _Waiting) -> tuple[_AfterImportFinder, _Waiting]:
-    """Register with the finder in force, or put one in front of ``sys.meta_path``.
+def _watch(name: str, added: _Waiting) -> _AfterImportFinder:
+    """Register with the finder in force, or put one in front of ``sys.meta_path``; return it.
 
     ``sys.meta_path`` is the interpreter's only way to see an import, so the registration is
     process-wide; `_forget` takes the finder out with the last undo.
     """
     with _LOCK:
-        for finder in sys.meta_path:
-            if isinstance(finder, _AfterImportFinder):
-                return finder, finder.watch(name, added)
-        made = _AfterImportFinder()
-        sys.meta_path.insert(0, made)
-        return made, made.watch(name, added)
+        found = next((one for one in sys.meta_path if isinstance(one, _AfterImportFinder)), None)
+        finder = found or _AfterImportFinder()
+        finder.watch(name, added)
+        if found is None:
+            sys.meta_path.insert(0, finder)
+        return finder
 
 
 def _forget(finder: _AfterImportFinder, name: str, added: _Waiting) -> None:

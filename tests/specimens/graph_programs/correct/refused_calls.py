@@ -18,7 +18,7 @@ from tests.specimens.graph_programs.program import (
     refused,
     right,
 )
-from tests.support.torch import torch_release
+from tests.support.torch import capturable_by_now
 
 __all__ = ["PROGRAMS"]
 
@@ -134,9 +134,6 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "Gaussian loss that looks at its variance": lambda x, y: F.gaussian_nll_loss(x, y, y * y),
 }
 
-_TAKEN_SINCE = {"combinations": (2, 14)}
-"""A release of torch by which the host needs to know nothing of these any more."""
-
 DOCUMENTED = {"sparse": "the software graph judges dense tensors only"}
 
 RIGHT: dict[str, Callable[..., Any]] = {
@@ -178,9 +175,7 @@ RIGHT: dict[str, Callable[..., Any]] = {
     "matrix power": lambda square: torch.linalg.matrix_power(square, 3),
     "matrix exponential of a small matrix": lambda square: square.tanh() @ square,
 }
-for _name, _release in _TAKEN_SINCE.items():
-    if torch_release() >= _release:
-        RIGHT[_name] = REFUSED.pop(_name)
+RIGHT.update({name: REFUSED.pop(name) for name in capturable_by_now()})
 
 
 @right("the current stream is asked for, as libraries do for their launches")
