@@ -10,6 +10,8 @@ the first half. A session of pytest keeps a report of each of its tests: what th
 without isolation is taken off.
 
     python benchmarks/soak.py --tests 100000 --audits 50 --captures 10000 --save
+
+``--jobs`` runs several loops at once, which share nothing that is counted.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +216,11 @@ def in_a_process(name: str, turns: int) -> list[Sample]:
         return _samples(done.stdout)
 
 
-def timed(name: str, run: Callable[[], list[Sample]], off: float = 0.0) -> Loop:
+def timed(name: str, run: Callable[[], list[Sample]]) -> Loop:
     """Run a loop."""
     began = time.perf_counter()
     samples = run()
-    return Loop(name, time.perf_counter() - began, samples, off)
+    return Loop(name, time.perf_counter() - began, samples)
 
 
 def report(loops: Sequence[Loop]) -> tuple[str, dict[str, Any]]:
@@ -247,6 +250,7 @@ def main() -> int:
     )
     made.add_argument("--audits", type=at_least(0), default=50, help="0: none")
     made.add_argument("--captures", type=at_least(0), default=10_000, help="0: none")
+    made.add_argument("--jobs", type=at_least(1), default=1, help="loops at a time; default 1")
     made.add_argument("--save", action="store_true", help="also write a file in results/")
     made.add_argument("--loop", nargs=2, help=argparse.SUPPRESS)
     options = made.parse_args()
@@ -255,17 +259,24 @@ def main() -> int:
         return 0
     if not (options.tests or options.audits or options.captures):
         made.error("there is nothing to do: --tests, --audits and --captures are all 0")
-    loops, words = [], ""
-    if options.tests:
-        plain = timed("a session without isolation", lambda: session(options.tests, "none"))
-        kept = slope(plain.samples)
-        for method in ("fork", "forkserver"):
-            run = functools.partial(session, options.tests, method)
-            loops.append(timed(f"tests by {method}", run, kept))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        methods = ("none", "fork", "forkserver") if options.tests else ()
+        sessions = {
+            method: pool.submit(
+                timed, f"tests by {method}", functools.partial(session, options.tests, method)
+            )
+            for method in methods
+        }
+        others = [
+            pool.submit(timed, name, functools.partial(in_a_process, name, turns))
+            for name in ("audits", "captures")
+            if (turns := getattr(options, name))
+        ]
+    loops, words = [each.result() for each in others], ""
+    if sessions:
+        kept = slope(sessions.pop("none").result().samples)
+        loops = [*(replace(each.result(), off=kept) for each in sessions.values()), *loops]
         words = f"\n\nA session of pytest keeps {kept:.0f} bytes of each test by itself, taken off."
-    for name in ("audits", "captures"):
-        if turns := getattr(options, name):
-            loops.append(timed(name, functools.partial(in_a_process, name, turns)))
     text, data = report(loops)
     publish("soak", "What piles up in long loops", text + words, data, save=options.save)
     return int(any(complaints(loop) for loop in loops))
