@@ -6,16 +6,15 @@ torch: the core does, in its own process.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sample_engine.batch.outputs import CoreOutput, RequestOutput, error_of_request, joined
 from sample_engine.batch.request_limits import too_long
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     from sample_engine.graphs.execution import GraphExecution
 
 __all__ = ["LLM"]
+
+_Result = TypeVar("_Result")
 
 _logger = logging.getLogger(__name__)
 
@@ -185,8 +186,7 @@ class LLM:
 
     def metrics(self) -> dict[str, Any]:
         """What the engine did so far, in numbers."""
-        with self._in_turn():
-            return self._client.metrics()
+        return self._in_turn(self._client.metrics)
 
     def info(self) -> dict[str, Any]:
         """What the settings came to: model, device, backend, sizes, how the core was started."""
@@ -232,25 +232,25 @@ class LLM:
 
     def _submit(self, requests: list[_Live], batch: Batch, *, streams: bool) -> None:
         """Make requests of prompts and send them; appends to ``requests`` one by one."""
-        with self._in_turn():
-            for prompt, params in zip(batch.prompts, batch.params, strict=True):
-                request_id = str(self._count)
-                self._count += 1
-                error: PromptError | None = None
-                token_ids: list[int] = []
-                try:
-                    token_ids = self._encoded(request_id, prompt)
-                except PromptError as wrong:
-                    error = wrong
-                for index in range(params.n):
-                    own = params.of_completion(index)
-                    text = RequestText(
-                        request_id, prompt.text, token_ids, self._tokenizer, own, index
-                    )
-                    core_id = f"{request_id}.{index}" if params.n > 1 else request_id
-                    request = _Live(core_id, text, streams=streams)
-                    requests.append(request)
-                    self._send(request, token_ids, own, error)
+        self._in_turn(lambda: self._send_all(requests, batch, streams=streams))
+
+    def _send_all(self, requests: list[_Live], batch: Batch, *, streams: bool) -> None:
+        for prompt, params in zip(batch.prompts, batch.params, strict=True):
+            request_id = str(self._count)
+            self._count += 1
+            error: PromptError | None = None
+            token_ids: list[int] = []
+            try:
+                token_ids = self._encoded(request_id, prompt)
+            except PromptError as wrong:
+                error = wrong
+            for index in range(params.n):
+                own = params.of_completion(index)
+                text = RequestText(request_id, prompt.text, token_ids, self._tokenizer, own, index)
+                core_id = f"{request_id}.{index}" if params.n > 1 else request_id
+                request = _Live(core_id, text, streams=streams)
+                requests.append(request)
+                self._send(request, token_ids, own, error)
 
     def _encoded(self, request_id: str, prompt: PromptParts) -> list[int]:
         """The tokens of a prompt. One that no model has room for is refused before it travels."""
@@ -288,12 +288,14 @@ class LLM:
 
     def _pump(self) -> None:
         """Wait for outputs and hand them to the requests that they belong to, whoever asked."""
-        with self._in_turn():
-            self._client.wait_for_outputs(_WAIT_SECONDS)
-            # Ctrl-C ends this call; what belongs to those of other threads must reach them.
-            with interrupts_deferred():
-                for output in self._client.get_outputs(0.0):
-                    self._hand_out(output)
+        self._in_turn(self._take_outputs)
+
+    def _take_outputs(self) -> None:
+        self._client.wait_for_outputs(_WAIT_SECONDS)
+        # Ctrl-C ends this call; what belongs to those of other threads must reach them.
+        with interrupts_deferred():
+            for output in self._client.get_outputs(0.0):
+                self._hand_out(output)
 
     def _hand_out(self, output: CoreOutput) -> None:
         request = self._live.get(output.request_id)
@@ -311,34 +313,42 @@ class LLM:
         An iterator may be collected at any moment, in the middle of another call too: then it is
         that call which tells the core.
         """
-        for request in requests:
-            if self._live.pop(request.core_id, None) is not None:
-                self._to_abort.append(request.core_id)
+        with interrupts_deferred():
+            for request in requests:
+                if self._live.pop(request.core_id, None) is not None:
+                    self._to_abort.append(request.core_id)
         self._tell_aborts_unless_busy()
 
-    @contextlib.contextmanager
-    def _in_turn(self) -> Iterator[None]:
-        """One thread at a time talks to the core."""
+    def _in_turn(self, call: Callable[[], _Result]) -> _Result:
+        """Let one thread at a time talk to the core.
+
+        Not a context manager: Ctrl-C on the way into its block would leave the lock taken.
+        """
         if os.getpid() != self._owner:
             self._client.check()  # before the lock: a forked child may have inherited it taken
         with self._lock:
-            yield
+            self._tell_aborts()  # of a call that Ctrl-C has ended before it told of them
+            result = call()
             self._tell_aborts()
         self._tell_aborts_unless_busy()  # of those who found the lock taken since
+        return result
 
     def _tell_aborts_unless_busy(self) -> None:
         """Tell the core, or leave it to the call that has the lock: it looks again at its end."""
-        while self._to_abort and self._lock.acquire(blocking=False):
-            try:
-                self._tell_aborts()
-            finally:
-                self._lock.release()
+        with interrupts_deferred():  # between two of these lines the lock would stay taken
+            while self._to_abort and self._lock.acquire(blocking=False):
+                try:
+                    self._tell_aborts()
+                finally:
+                    self._lock.release()
 
     def _tell_aborts(self) -> None:
-        request_ids = []
-        while self._to_abort:
-            request_ids.append(self._to_abort.popleft())
-        if request_ids:
+        if not self._to_abort:
+            return
+        with interrupts_deferred():
+            request_ids = []
+            while self._to_abort:
+                request_ids.append(self._to_abort.popleft())
             self._client.abort(request_ids)
 
 

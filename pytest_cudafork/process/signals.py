@@ -8,7 +8,7 @@ needs it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -57,25 +57,31 @@ class ChildSignal:
         # None: set by C code, which Python cannot keep
         former = written_in_c.signal_handler(signal.SIGCHLD)
         if former not in (None, signal.SIG_DFL):
-            with contextlib.suppress(ValueError):  # not the main thread
+            self._former = former  # first: the handler of another signal may raise after it is set
+            try:
                 written_in_c.set_signal_handler(signal.SIGCHLD, signal.SIG_DFL)
-                self._former = former
+            except ValueError:  # not the main thread
+                self._former = None
 
     def end(self) -> None:
         """Give it the meaning again that it had."""
-        former, self._former = self._former, None
-        if former is not None:
-            written_in_c.set_signal_handler(signal.SIGCHLD, former)
+        if self._former is not None:
+            written_in_c.set_signal_handler(signal.SIGCHLD, self._former)
+            self._former = None
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """Take the signal for a while; its handler then looks for what has ended meanwhile."""
-        self.begin()
-        handled = callable(self._former)
         try:
+            self.begin()
             yield
         finally:
-            self.end()
+            try:
+                handled = callable(self._former)
+                self.end()
+            except BaseException:  # by the handler of another signal, as pytest-timeout's may be
+                self.end()
+                raise
             if handled:
                 signal.raise_signal(signal.SIGCHLD)
 
@@ -100,17 +106,21 @@ class Held:
     def kept(self) -> Iterator[None]:
         """Hold them back for a while."""
         former: dict[int, Any] = {}
-        if self._handlers and threading.current_thread() is threading.main_thread():
-            for one in (signal.SIGINT, signal.SIGTERM):
-                number, handler = int(one), written_in_c.signal_handler(one)
-                if handler in self._handlers:
-                    former[number] = handler
-                    written_in_c.set_signal_handler(number, functools.partial(self._take, handler))
         try:
+            if self._handlers and threading.current_thread() is threading.main_thread():
+                for one in (signal.SIGINT, signal.SIGTERM):
+                    number, handler = int(one), written_in_c.signal_handler(one)
+                    if handler in self._handlers:
+                        former[number] = handler
+                        take = functools.partial(self._take, handler)
+                        written_in_c.set_signal_handler(number, take)
             yield
         finally:
-            for number, handler in former.items():
-                written_in_c.set_signal_handler(number, handler)
+            try:
+                _put_back(former)
+            except BaseException:  # by the handler of another signal, as pytest-timeout's may be
+                _put_back(former)
+                raise
 
     def _take(self, handler: Any, number: int, frame: FrameType | None) -> None:
         again, self._came = self._came is not None, (number, handler)
@@ -140,3 +150,8 @@ class Held:
         if self._came is not None:
             number, handler = self._came
             handler(number, None)
+
+
+def _put_back(former: Mapping[int, Any]) -> None:
+    for number, handler in former.items():
+        written_in_c.set_signal_handler(number, handler)

@@ -88,11 +88,16 @@ def _interrupts_blocked(method: WorkerMethod) -> Iterator[None]:
     """
     if method is WorkerMethod.SPAWN:
         resource_tracker.ensure_running()  # starting it would unblock SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        except BaseException:  # by the handler of another signal
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise
 
 
 @contextlib.contextmanager

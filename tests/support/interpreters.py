@@ -427,7 +427,10 @@ def start(
     if not fresh:
         command = _without_slow_plugins(command)
     program = program_of(command)
-    if program is not None and not fresh and _LINUX:
+    group = os.getpgid(0)
+    # 0: a group outside of this namespace of processes, which no other process here can join
+    joined = start_new_session or group != 0
+    if program is not None and not fresh and _LINUX and joined:
         umask = os.umask(0o077)
         os.umask(umask)
         request = {
@@ -438,7 +441,7 @@ def start(
             "environ": environ,
             "cwd": os.fspath(cwd or os.getcwd()),
             "umask": umask,
-            "group": os.getpgid(0),
+            "group": group,
             "new_session": start_new_session,
         }
         pid = servers().fork(program, request, [stdin, stdout, stderr])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -9,6 +11,7 @@ import threading
 import pytest
 
 from sample_engine.process.interrupts import interrupts_deferred
+from tests.support.signal_at import SignalAt
 
 
 def interrupt() -> None:
@@ -67,6 +70,35 @@ def test_work_within_work_is_held_together_and_the_second_interrupt_still_gets_t
     with pytest.raises(KeyboardInterrupt):
         outer(2)
     assert done == ["first half"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class _AlarmError(Exception):
+    """What pytest-timeout's handler of SIGALRM does."""
+
+
+def _alarm(*_: object) -> None:
+    raise _AlarmError
+
+
+def test_the_handler_of_another_signal_may_raise_anywhere_and_no_interrupt_is_lost() -> None:
+    before = signal.signal(signal.SIGALRM, _alarm)
+    try:
+        for number in itertools.count(1):
+            at = SignalAt(number, signal.SIGALRM)
+            with contextlib.suppress(_AlarmError), at:
+                _work([], interrupts=0)
+            with pytest.raises(KeyboardInterrupt):
+                interrupt()
+            done: list[str] = []
+            with pytest.raises(KeyboardInterrupt):
+                _work(done, interrupts=1)
+            assert done == ["first half", "second half"], f"at {number}"
+            if not at.sent:
+                break
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert number > 20
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -127,7 +127,12 @@ class ScriptedCore:
 
     def metrics(self) -> dict[str, Any]:
         """What it counted."""
-        return {"steps": self._steps, "aborted": self.aborted, "by_position": {0: 1, 1: 2}}
+        return {
+            "steps": self._steps,
+            "aborted": self.aborted,
+            "unfinished": list(self._requests),
+            "by_position": {0: 1, 1: 2},
+        }
 
     def info(self) -> dict[str, Any]:
         """What it is."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.process.signals import SIGNALS, ChildSignal, Held, IgnoredSignals
+from tests.support.signal_at import SignalAt
 
 
 def test_signals_are_ignored_and_mean_afterwards_what_they_meant() -> None:
@@ -154,3 +157,49 @@ def test_other_handlers_and_other_threads_hold_nothing_back() -> None:
     with pytest.raises(ValueError, match="of its own"), held.waiting():
         raise ValueError("of its own")
     assert not held.struck
+
+
+class _AlarmError(Exception):
+    """What pytest-timeout's handler of SIGALRM does."""
+
+
+def _alarm(*_: object) -> None:
+    raise _AlarmError
+
+
+@pytest.fixture
+def _alarms_raise() -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, _alarm)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_pythons", "_alarms_raise")
+def test_ctrl_c_is_put_back_wherever_the_handler_of_another_signal_raises() -> None:
+    for number in itertools.count(1):
+        at, held = SignalAt(number, signal.SIGALRM), Held((signal.default_int_handler,))
+        with contextlib.suppress(_AlarmError), at, held.kept():
+            pass
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, f"at {number}"
+        if not at.sent:
+            break
+    assert number > 20
+
+
+@pytest.mark.usefixtures("_alarms_raise")
+def test_sigchld_is_put_back_wherever_the_handler_of_another_signal_raises() -> None:
+    def handler(*_: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGCHLD, handler)
+    try:
+        for number in itertools.count(1):
+            at = SignalAt(number, signal.SIGALRM)
+            with contextlib.suppress(_AlarmError), at, ChildSignal().kept():
+                pass
+            assert signal.getsignal(signal.SIGCHLD) is handler, f"at {number}"
+            if not at.sent:
+                break
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert number > 10

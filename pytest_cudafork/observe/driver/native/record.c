@@ -135,12 +135,12 @@ void record_remember(const char *ledger, const char *owner)
     struct kept *new = malloc(sizeof *new);
     struct stat status;
 
-    if (!lstat(ledger, &status))
+    if (ledger && !lstat(ledger, &status))
         know_file(ledger, &status, 1);
     if (!new)
         return;
-    snprintf(new->ledger, sizeof new->ledger, "%s", ledger);
-    snprintf(new->owner, sizeof new->owner, "%s", owner);
+    snprintf(new->ledger, sizeof new->ledger, "%s", ledger ? ledger : "");
+    snprintf(new->owner, sizeof new->owner, "%s", owner ? owner : "");
     atomic_store(&kept, new);
 }
 

@@ -1,0 +1,42 @@
+"""A signal at a chosen place of the code under test, for all places one after the other."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+
+class SignalAt:
+    """Sends a signal to this process in the block, when functions were called so many times.
+
+    Python runs handlers of signals when a function of Python begins, and when one of C has
+    returned, among others; those are counted. ``sent`` says whether there were as many.
+    """
+
+    def __init__(self, number: int, which: signal.Signals) -> None:
+        self._left = number
+        self._which = which
+        self.sent = False
+
+    def __enter__(self) -> SignalAt:
+        """Count from now on."""
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Count no longer."""
+        sys.setprofile(None)
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> None:
+        # what this class calls itself does not count
+        if self.sent or event not in ("call", "c_return") or frame.f_code in _OWN:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self.sent = True
+            signal.raise_signal(self._which)
+
+
+_OWN = (SignalAt.__enter__.__code__, SignalAt.__exit__.__code__)
