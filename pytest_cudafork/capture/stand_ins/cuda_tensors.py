@@ -63,7 +63,9 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             Tensor.get_device: self._get_device,
         }
         self._moves: dict[Any, Callable[..., Tensor]] = {
-            Tensor.pin_memory: lambda tensor, device=None: self._pinned(tensor),
+            # A session that shows a GPU has hooked it by now.
+            _plain(Tensor.pin_memory): lambda tensor, device=None: self._pin(tensor),
+            _plain(Tensor.is_pinned): lambda tensor, device=None: self._is_pinned(tensor),
             Tensor.cuda: self._cuda,
             Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
             Tensor.to: self._to,
@@ -107,7 +109,7 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             ours = _is_ours(sys._getframe(1).f_globals)
             return func(*args, **kwargs) if ours else ask(args[0])
         # Within a capture some methods are replaced, and torch says what stands in their place.
-        move = self._moves.get(getattr(func, "__wrapped__", func))
+        move = self._moves.get(_plain(func))
         if move is not None:
             return move(*args, **kwargs)
         asked = kwargs.get("device")
@@ -186,9 +188,17 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             return
         if before is not None:
             mode.refusals.sync(f"{call} of a tensor on the device to the host")
-        storage = _storage(tensor)
-        if storage is None or identity_of(storage) not in self._locked:
+        if not self._is_pinned(tensor):
             mode.refusals.host_data(f"{call} of a tensor on the host")
+
+    def _pin(self, tensor: Tensor) -> Tensor:
+        """Return what is pinned: a copy, as torch's does, unless the tensor is."""
+        return tensor if self._is_pinned(tensor) else self._pinned(tensor.clone())
+
+    def _is_pinned(self, tensor: Tensor) -> bool:
+        storage = _storage(tensor)
+        found = None if storage is None else self._locked.get(identity_of(storage))
+        return found is not None and not found.expired()
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         storage = _storage(tensor)
@@ -243,6 +253,11 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             self._noted, self._limit = alive, 2 * len(alive) + _ENOUGH
             locked = list(self._locked.items())
             self._locked = {key: each for key, each in locked if not each.expired()}
+
+
+def _plain(function: Any) -> Any:
+    """Return torch's own function, also where a hook or a capture stands in its place."""
+    return getattr(function, "__wrapped__", function)
 
 
 def _is_ours(names: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -109,6 +110,32 @@ def test_a_capture_takes_copies_of_pinned_memory() -> None:
     made.replay()
     assert there.tolist() == moved.tolist() == [1, 1]
     assert moved.is_cuda
+
+
+@pytest.mark.usefixtures("mode")
+def test_pinned_memory_says_so_and_is_a_copy_unless_it_was_pinned() -> None:
+    host = torch.zeros(2)
+    pinned = host.pin_memory()
+    assert (host.is_pinned(), pinned.is_pinned(), pinned[:1].is_pinned()) == (False, True, True)
+    assert torch.zeros(2, pin_memory=True).is_pinned()
+    assert not torch.zeros(2, device="cuda").is_pinned()
+    host.fill_(3)
+    assert pinned.tolist() == [0, 0]
+    assert pinned.pin_memory() is pinned
+
+
+def test_memory_is_pinned_also_where_a_session_has_hooked_the_method(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @functools.wraps(torch.Tensor.pin_memory)
+    def hooked(tensor: Any, *args: Any) -> Any:
+        if torch.overrides.has_torch_function((tensor,)):
+            return torch.overrides.handle_torch_function(hooked, (tensor,), tensor, *args)
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", hooked)
+    with CudaTensors():
+        assert torch.zeros(2).pin_memory().is_pinned()
 
 
 def test_threads_that_are_started_meanwhile_make_them_too() -> None:
