@@ -129,6 +129,10 @@ def without_dispatch() -> contextlib.AbstractContextManager[object]:
     return found
 
 
+TRACERS = ("trace", "trace_module", "_get_trace_graph")
+"""Functions of ``torch.jit`` that run code to trace it; the last is what ``torch.onnx`` calls."""
+
+
 def passed_on() -> tuple[type, ...]:
     """Return the tensors that have no memory of their own and know their operators themselves."""
     from torch._subclasses.fake_tensor import FakeTensor

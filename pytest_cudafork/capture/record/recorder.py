@@ -11,10 +11,12 @@ import torch
 
 from pytest_cudafork.capture.cuda.memory import allocator_map
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
+from pytest_cudafork.capture.interface.weak_tensors import swaps_let_pass
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.launches import Launches
 from pytest_cudafork.capture.record.mode import HistoryMode
 from pytest_cudafork.capture.record.optimizers import OptimizerStep, numbers_of, steps_told
+from pytest_cudafork.capture.record.tracing import tracing_let_pass
 from pytest_cudafork.capture.record.uses import GraphUses
 from pytest_cudafork.capture.record.values import Write, unknown_operation
 from pytest_cudafork.compat.torch_graphs import (
@@ -72,6 +74,8 @@ class Recorder(Listener):
         """
         self._failed = failed
         with contextlib.ExitStack() as stack:
+            stack.enter_context(swaps_let_pass())
+            stack.enter_context(tracing_let_pass(self.history))
 
             def see() -> None:
                 self.history.missed = True  # what ran until now

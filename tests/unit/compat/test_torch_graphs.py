@@ -312,6 +312,14 @@ def test_functions_that_make_tensors_are_listed_before_they_are_replaced(
         assert torch.tensor(1.0).is_meta
 
 
+@pytest.mark.parametrize("name", torch_graphs.TRACERS)
+def test_torch_still_traces_by_these_functions(name: str) -> None:
+    assert callable(getattr(torch.jit, name, None)), (
+        f"torch {torch.__version__} has no torch.jit.{name}: a look at captures steps aside while "
+        "it traces, and needs the name that takes its place, if there is one"
+    )
+
+
 def test_tracing_and_fake_tensors_are_told() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
