@@ -60,17 +60,27 @@ class LineNumbers:
                 _put_last(taken, each, None, _MOST_TAKEN)
             _put_last(self._captured, call, taken, _MOST_LINES)
 
+    def forget_runs(self) -> None:
+        """Forget the calls outside of captures; what graphs have taken stays known."""
+        self._outside.clear()
+
     def differing(self, inside: dict[Call, list[Numbers]]) -> list[tuple[Call, Numbers, Numbers]]:
         """Return calls of a capture whose numbers were others in the run just before it.
 
-        Each with its numbers in the graph, and those of the run.
+        Each with its numbers in the graph, and those of the run. Numbers that another graph has taken
+        belong to a run beside that graph.
         """
         found = []
         for call, taken in inside.items():
             before = [numbers for _, numbers in self._outside.get(call, ())][-len(taken) :]
             if len(before) == len(taken):
+                others = self._captured.get(call, {})
                 pairs = zip(taken, before, strict=True)
-                found += [(call, one, other) for one, other in pairs if one != other][:1]
+                found += [
+                    (call, one, other)
+                    for one, other in pairs
+                    if one != other and other not in others
+                ][:1]
         return found
 
     def later(self, call: Call, at: int) -> Numbers | None:

@@ -93,6 +93,13 @@ class Recorder(Listener):
             finally:
                 self._close()
 
+    def another_test_begins(self) -> None:
+        """Forget what lines did in the test before: its numbers and runs are none of this one's."""
+        history = self.history
+        history.host.clear()
+        history.latest.clear()
+        history.numbers.forget_runs()
+
     def on_capture_begin(self, capture: SeenCapture) -> None:
         """Put a mode on top of that of the capture; within another one nothing is known of it."""
         if self._open is not None:
