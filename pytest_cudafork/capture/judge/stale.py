@@ -15,8 +15,13 @@ from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.interface.seen import SeenCapture
-from pytest_cudafork.capture.judge.again import Again, CannotTellError, HistoryError, difference
-from pytest_cudafork.capture.judge.dependencies import Dependency, dependencies
+from pytest_cudafork.capture.judge.again import Again, difference
+from pytest_cudafork.capture.judge.dependencies import (
+    CannotTellError,
+    Dependency,
+    HistoryError,
+    dependencies,
+)
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding
 from pytest_cudafork.capture.judge.harmless import is_harmless
 from pytest_cudafork.capture.judge.rules import Facts, level_of

@@ -67,8 +67,8 @@ class LineNumbers:
     def differing(self, inside: dict[Call, list[Numbers]]) -> list[tuple[Call, Numbers, Numbers]]:
         """Return calls of a capture whose numbers were others in the run just before it.
 
-        Each with its numbers in the graph, and those of the run. Numbers that another graph has taken
-        belong to a run beside that graph.
+        Each with its numbers in the graph, and those of the run. Numbers that another graph has
+        taken belong to a run beside that graph.
         """
         found = []
         for call, taken in inside.items():
