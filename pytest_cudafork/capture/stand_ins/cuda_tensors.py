@@ -54,6 +54,7 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         super().__init__()
         self._noted: dict[int, tuple[Any, int]] = {}  # storage: weak reference, index of the GPU
         self._locked: dict[int, Any] = {}  # storages of pinned memory: weak reference
+        self._numbers: dict[int, Any] = {}  # storages of single numbers of the host, likewise
         self._limit = _ENOUGH
         self._plain_to, self._plain_copy = Tensor.to, Tensor.copy_
         self._asked: dict[Any, Callable[[Tensor], Any]] = {
@@ -121,10 +122,14 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             device = torch.device(asked)
             index = (device.index or 0) if device.type == "cuda" else None
             kwargs["device"] = torch.device("cpu") if device.type == "cuda" else device
+        elif index is not None and self._numbers:
+            self._pass_by_value([args, kwargs])
         pinned = kwargs.pop("pin_memory", False)
         result = func(*args, **kwargs)
         if index is not None:
             self._note(result, index)
+        elif next(_tensors([args, kwargs]), None) is None:
+            self._note_number(result)
         return self._pinned(result) if pinned else result
 
     def index_of(self, tensor: Tensor) -> int | None:
@@ -168,6 +173,8 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         result: Tensor = self._plain_to(tensor, *args, **kwargs)
         if after is not None:
             self._note(result, after)
+        else:
+            self._note_number(result)
         return result
 
     def _copy(self, tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -196,8 +203,12 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         return tensor if self._is_pinned(tensor) else self._pinned(tensor.clone())
 
     def _is_pinned(self, tensor: Tensor) -> bool:
+        return self._is_in(self._locked, tensor)
+
+    @staticmethod
+    def _is_in(known: dict[int, Any], tensor: Tensor) -> bool:
         storage = _storage(tensor)
-        found = None if storage is None else self._locked.get(identity_of(storage))
+        found = None if storage is None else known.get(identity_of(storage))
         return found is not None and not found.expired()
 
     def _pinned(self, tensor: Tensor) -> Tensor:
@@ -211,6 +222,27 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             return None
         found = (self.index_of(each) for each in _tensors([args, kwargs]))
         return next((index for index in found if index is not None), None)
+
+    def _note_number(self, result: Any) -> None:
+        """Note a single number that was made on the host for sure.
+
+        What follows from other tensors may follow from gradients, which say that they lie there.
+        """
+        if isinstance(result, Tensor) and not result.dim():
+            storage = _storage(result)
+            if storage is not None:
+                self._numbers[identity_of(storage)] = StorageWeakRef(storage)
+                self._clear()
+
+    def _pass_by_value(self, tree: Any) -> None:
+        """Let a capture take single numbers of the host beside tensors of a GPU as they are now."""
+        for tensor in _tensors(tree):
+            if not tensor.dim() and self._is_in(self._numbers, tensor):
+                mode = current_capture()
+                if mode is None:
+                    return
+                if not mode.recorder.memories.of(tensor).owned:
+                    mode.note_host(tensor)
 
     def _by_place(self, group: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch's way to group lists of tensors by place, which knows of GPUs."""
@@ -247,12 +279,17 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             storage = _storage(tensor)
             if storage is not None:
                 self._noted[identity_of(storage)] = (StorageWeakRef(storage), index)
-        if len(self._noted) > self._limit:
-            noted = list(self._noted.items())  # other threads may add
-            alive = {key: each for key, each in noted if not each[0].expired()}
-            self._noted, self._limit = alive, 2 * len(alive) + _ENOUGH
-            locked = list(self._locked.items())
-            self._locked = {key: each for key, each in locked if not each.expired()}
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget storages that are gone, once there may be many."""
+        if len(self._noted) + len(self._numbers) <= self._limit:
+            return
+        noted = list(self._noted.items())  # other threads may add
+        self._noted = {key: each for key, each in noted if not each[0].expired()}
+        self._locked = _alive(self._locked)
+        self._numbers = _alive(self._numbers)
+        self._limit = 2 * (len(self._noted) + len(self._numbers)) + _ENOUGH
 
 
 def _plain(function: Any) -> Any:
@@ -266,6 +303,10 @@ def _is_ours(names: dict[str, Any]) -> bool:
 
 def _on_cuda(value: object) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def _alive(known: dict[int, Any]) -> dict[int, Any]:
+    return {key: each for key, each in list(known.items()) if not each.expired()}
 
 
 def _storage(tensor: Tensor) -> Any:

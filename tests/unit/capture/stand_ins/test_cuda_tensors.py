@@ -113,6 +113,51 @@ def test_a_capture_takes_copies_of_pinned_memory() -> None:
 
 
 @pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize(
+    ("number", "later"),
+    [
+        (lambda: torch.tensor(2.0), 2),
+        (lambda: torch.full((), 2.0), 2),
+        (lambda: torch.tensor(2.0, device="cuda").cpu(), 2),
+        (lambda: torch.tensor(2.0, device="cuda"), 3),
+        (lambda: torch.tensor([2.0], device="cuda")[0], 3),
+    ],
+)
+def test_a_capture_takes_a_number_of_the_host_by_value_and_one_on_a_gpu_as_memory(
+    number: Any, later: int
+) -> None:
+    there, made, value = torch.ones(2, device="cuda"), CUDAGraph(), number()
+    with graph(made):
+        product = there * value
+    made.replay()
+    assert product.tolist() == [2, 2]
+    value.fill_(3)
+    made.replay()
+    assert product.tolist() == [later, later]
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_number_beside_tensors_of_the_cpu_alone_is_read_at_each_replay() -> None:
+    made, value = CUDAGraph(), torch.tensor(2.0)
+    with graph(made):
+        product = torch.ones(2) * value
+    value.fill_(3)
+    made.replay()
+    assert product.tolist() == [3, 3]
+
+
+@pytest.mark.usefixtures("mode")
+def test_gradients_of_single_numbers_are_no_numbers_of_the_host() -> None:
+    scale, made = torch.ones((), device="cuda", requires_grad=True), CUDAGraph()
+    (gradient,) = torch.autograd.grad(scale * 3, scale)
+    with torch.no_grad(), graph(made):
+        result = torch.ones(2, device="cuda") * gradient
+    gradient.fill_(5)
+    made.replay()
+    assert result.tolist() == [5, 5]
+
+
+@pytest.mark.usefixtures("mode")
 def test_pinned_memory_says_so_and_is_a_copy_unless_it_was_pinned() -> None:
     host = torch.zeros(2)
     pinned = host.pin_memory()
@@ -154,6 +199,9 @@ def test_memory_that_is_gone_is_forgotten(mode: CudaTensors) -> None:
     for _ in range(3 * 4096):
         torch.ones(1, device="cuda")
     assert len(mode._noted) <= 2 * 4096
+    for _ in range(3 * 4096):
+        torch.tensor(1.0)
+    assert len(mode._numbers) <= 2 * 4096
 
 
 def test_nothing_is_told_otherwise_afterwards() -> None:
