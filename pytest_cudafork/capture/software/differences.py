@@ -14,8 +14,8 @@ from pytest_cudafork.errors import GraphNotJudgedError
 DIFFERENCES = """\
 - Streams and events: work runs in the order of the calls, so races between streams are not seen. \
 Where streams are stand-ins it is known which were forked from the captured one and whether all \
-are joined at its end; work on others, and waiting for events of before the capture, is not judged. \
-Elsewhere only the current stream may be asked for.
+are joined at its end; work on others, and waiting for events of before the capture, is not \
+judged. Elsewhere only the current stream may be asked for.
 - Device and host: every tensor counts as one on the device. A number from torch.tensor(2.0) or a \
 Python number is passed by value; a 0-dim tensor from outside is read at each replay, unless \
 SoftwareBackend(host_scalars=[...]) names it, it was gone by the end of the capture, or stands \
