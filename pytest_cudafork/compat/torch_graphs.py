@@ -129,6 +129,24 @@ def without_dispatch() -> contextlib.AbstractContextManager[object]:
     return found
 
 
+MARKS = "_nvtx"
+"""In ``torch.cuda.nvtx``: what its functions call; a build without CUDA has one that raises."""
+
+
+class NoMarks:
+    """Stands for it: marks and ranges that no profiler sees."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *args: 0
+
+
+def raises_for_marks(module: Any) -> bool:
+    """Whether marks cannot be made, as in a build without CUDA."""
+    return getattr(getattr(module, MARKS, None), "_fail", None) is not None
+
+
 TRACERS = ("trace", "trace_module", "_get_trace_graph")
 """Functions of ``torch.jit`` that run code to trace it; the last is what ``torch.onnx`` calls."""
 

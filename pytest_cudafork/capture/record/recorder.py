@@ -170,6 +170,12 @@ class Recorder(Listener):
             memory.writes = (Write(unknown_operation(), 0, None),)
             history.uncomputed.filled(memory)
 
+    def on_replay_elsewhere(self, capture: SeenCapture) -> None:
+        """Note that the results of a graph hold values; no more, as another thread is at work."""
+        uses = capture.uses
+        for memory in () if uses is None else (*uses.writes, *uses.made):
+            self.history.uncomputed.filled(memory)
+
     def on_host_copy(self, tensor: Any) -> None:
         """Note that the host takes values, which no operator says of a stand-in's tensor."""
         history = self.history

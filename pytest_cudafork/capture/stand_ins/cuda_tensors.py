@@ -180,7 +180,9 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
     def _copy(self, tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
         if isinstance(source, Tensor):
             before, after = self.index_of(source), self.index_of(tensor)
-            self._check_move(source, before, after, "copy_")
+            waits = not (args[0] if args else kwargs.get("non_blocking", False))
+            if before is None or waits or current_capture() is None or not self._is_pinned(tensor):
+                self._check_move(source, before, after, "copy_")
         return self._plain_copy(tensor, source, *args, **kwargs)
 
     def _check_move(self, tensor: Tensor, before: int | None, after: int | None, call: str) -> None:

@@ -18,6 +18,8 @@ import torch
 
 from pytest_cudafork.capture.stand_ins import graphs, streams
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors
+from pytest_cudafork.capture.stand_ins.random_numbers import put_in_place
+from pytest_cudafork.compat.torch_graphs import MARKS, NoMarks, raises_for_marks
 from pytest_cudafork.errors import CudaForkWarning, GraphNotJudgedError
 from pytest_cudafork.observe.base.after_import import Failed
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -81,7 +83,10 @@ def in_force(failed: Failed | None = None) -> Iterator[None]:
             undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
         _pass_on(originals["graph"], undo)
         undo.set(torch.Tensor, "record_stream", _recorder(torch.Tensor.record_stream))
+        if raises_for_marks(torch.cuda.nvtx):
+            undo.set(torch.cuda.nvtx, MARKS, NoMarks())
         if is_shown():
+            put_in_place(undo)
             undo.enter_context(CudaTensors().in_this_thread_and_new_ones(failed))
         try:
             yield

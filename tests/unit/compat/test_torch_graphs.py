@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -310,6 +311,16 @@ def test_functions_that_make_tensors_are_listed_before_they_are_replaced(
     monkeypatch.setattr(torch, "tensor", lambda *args: made(*args))
     with torch.device("meta"):
         assert torch.tensor(1.0).is_meta
+
+
+def test_marks_of_nvtx_go_by_the_name_that_is_replaced() -> None:
+    assert hasattr(torch.cuda.nvtx, torch_graphs.MARKS), (
+        f"torch {torch.__version__} has no torch.cuda.nvtx.{torch_graphs.MARKS}: on the software "
+        "graph marks raise again"
+    )
+    if not torch.backends.cuda.is_built():
+        assert torch_graphs.raises_for_marks(torch.cuda.nvtx)
+    assert not torch_graphs.raises_for_marks(SimpleNamespace(_nvtx=torch_graphs.NoMarks()))
 
 
 @pytest.mark.parametrize("name", torch_graphs.TRACERS)

@@ -113,6 +113,28 @@ def test_a_capture_takes_copies_of_pinned_memory() -> None:
 
 
 @pytest.mark.usefixtures("mode")
+def test_a_capture_takes_a_copy_to_pinned_memory_that_nobody_waits_for() -> None:
+    there, made = torch.ones(2, device="cuda"), CUDAGraph()
+    answer, plain = torch.zeros(2, pin_memory=True), torch.zeros(2)
+    with graph(made):
+        answer.copy_(there * 3, non_blocking=True)
+    assert answer.tolist() == [0, 0]
+    made.replay()
+    assert answer.tolist() == [3, 3]
+    refused: list[Any] = [
+        lambda: answer.copy_(there),
+        lambda: plain.copy_(there, non_blocking=True),
+        lambda: plain.copy_(there, True),
+    ]
+    for copies in refused:
+        with (
+            pytest.raises(CaptureFailedError, match="reads a value on the host"),
+            graph(CUDAGraph()),
+        ):
+            copies()
+
+
+@pytest.mark.usefixtures("mode")
 @pytest.mark.parametrize(
     ("number", "later"),
     [
