@@ -13,13 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-__all__ = ["VIEWS", "Call", "LineNumbers", "has_numbers", "numbers_in"]
+__all__ = ["RESHAPED", "VIEWS", "Call", "LineNumbers", "has_numbers", "numbers_in"]
 
 _MOST_LINES = 4096
 _MOST_CALLS = 64
 _MOST_TAKEN = 1024
 VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
 """Operators without work whose numbers say which part of a tensor they mean."""
+
+RESHAPED = frozenset(("view", "_unsafe_view", "reshape", "_reshape_alias", "expand"))
+"""Operators whose numbers are the sizes of a result, which follow from those of other tensors."""
 
 _OF_NUMBERS = frozenset((int, float))
 
