@@ -129,6 +129,14 @@ def without_dispatch() -> contextlib.AbstractContextManager[object]:
     return found
 
 
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what lies in a tensor that ``torch.func`` has wrapped; another one as it is."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
 MARKS = "_nvtx"
 """In ``torch.cuda.nvtx``: what its functions call; a build without CUDA has one that raises."""
 

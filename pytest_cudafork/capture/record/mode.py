@@ -15,8 +15,8 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
-from pytest_cudafork.capture.record.operators import KnownOperator
 from pytest_cudafork.capture.record.numbers import RESHAPED
+from pytest_cudafork.capture.record.operators import KnownOperator
 from pytest_cudafork.capture.record.optimizers import reads_for_step
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,

@@ -35,6 +35,7 @@ from pytest_cudafork.compat.torch_graphs import (
     identity_of,
     makes_tensors,
     uncompiled,
+    unwrapped,
 )
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -315,7 +316,8 @@ def _storage(tensor: Tensor) -> Any:
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse, fake, functional tensors
-        return None
+        inner = unwrapped(tensor)
+        return None if inner is tensor else _storage(inner)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

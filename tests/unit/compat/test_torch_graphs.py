@@ -296,6 +296,18 @@ def test_a_tensor_around_another_has_no_storage() -> None:
     assert not torch_graphs.has_no_storage(torch.nn.Parameter(torch.zeros(2)))
 
 
+def test_what_functional_transforms_wrap_is_unwrapped() -> None:
+    x, seen = torch.ones(2), []
+
+    def f(x: Any) -> Any:
+        seen.append(torch_graphs.unwrapped(x))
+        return x.sum()
+
+    torch.func.vmap(torch.func.grad(f))(x[None])
+    assert seen[0].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert torch_graphs.unwrapped(x) is x
+
+
 def test_a_device_that_is_set_is_known() -> None:
     assert not torch_graphs.is_device_set()
     with torch.device("cpu"):

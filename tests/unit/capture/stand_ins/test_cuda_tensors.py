@@ -112,6 +112,21 @@ def test_a_capture_takes_copies_of_pinned_memory() -> None:
     assert moved.is_cuda
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.usefixtures("mode")
+def test_functional_transforms_leave_tensors_where_they_lie() -> None:
+    w, places = torch.ones(2, 2, device="cuda"), []
+
+    def loss(row: Any) -> Any:
+        places.append(row.device)
+        return (row * torch.ones(2, device=row.device)).sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss))(w)
+    assert places == [GPU]
+    assert gradients.is_cuda
+    assert all(each.is_cuda for each in torch.func.jvp(torch.sin, (w,), (w,)))
+
+
 @pytest.mark.usefixtures("mode")
 def test_a_capture_takes_a_copy_to_pinned_memory_that_nobody_waits_for() -> None:
     there, made = torch.ones(2, device="cuda"), CUDAGraph()
