@@ -12,6 +12,7 @@ from contextvars import ContextVar
 
 from pytest_cudafork.capture.interface.backend import GraphBackend
 from pytest_cudafork.capture.interface.seen import suspended
+from pytest_cudafork.capture.interface.weak_tensors import swaps_let_pass
 from pytest_cudafork.errors import GraphUsageError
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS
 from pytest_cudafork.settings.devices import REAL_DRIVER_SIGNS, has_real_driver
@@ -50,7 +51,7 @@ def checking(what: str, backend: GraphBackend) -> Iterator[None]:
         )
     token = _CAPTURING.set(what)
     try:
-        with suspended(), backend.beside_graphs():
+        with suspended(), backend.beside_graphs(), swaps_let_pass():
             yield
     finally:
         _CAPTURING.reset(token)

@@ -129,6 +129,36 @@ def without_dispatch() -> contextlib.AbstractContextManager[object]:
     return found
 
 
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return what lies in a tensor that ``torch.func`` has wrapped; another one as it is."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
+MARKS = "_nvtx"
+"""In ``torch.cuda.nvtx``: what its functions call; a build without CUDA has one that raises."""
+
+
+class NoMarks:
+    """Stands for it: marks and ranges that no profiler sees."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *args: 0
+
+
+def raises_for_marks(module: Any) -> bool:
+    """Whether marks cannot be made, as in a build without CUDA."""
+    return getattr(getattr(module, MARKS, None), "_fail", None) is not None
+
+
+TRACERS = ("trace", "trace_module", "_get_trace_graph")
+"""Functions of ``torch.jit`` that run code to trace it; the last is what ``torch.onnx`` calls."""
+
+
 def passed_on() -> tuple[type, ...]:
     """Return the tensors that have no memory of their own and know their operators themselves."""
     from torch._subclasses.fake_tensor import FakeTensor

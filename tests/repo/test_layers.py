@@ -26,6 +26,7 @@ WITHOUT_TORCH = (
     "capture.interface.lines",
     "capture.interface.progress",
     "capture.interface.seen",
+    "capture.interface.weak_tensors",
     "capture.in_programs.told",
     "capture.choose",
     "capture.marker",

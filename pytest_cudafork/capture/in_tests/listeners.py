@@ -45,6 +45,8 @@ class Watching:
         ``later`` says when operators outside of captures are of interest; None: at once. ``failed``
         hears of a part that waits for a later module and cannot be set up; None: it is a warning.
         """
+        if test != self.watch.test:
+            self.recorder.another_test_begins()
         self.watch.test = test
         with (
             hooked(self._saw_elsewhere, failed),

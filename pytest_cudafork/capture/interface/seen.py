@@ -98,6 +98,9 @@ class Listener:
     def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
         """Hear that it was replayed; with the error, if it raised one."""
 
+    def on_replay_elsewhere(self, capture: SeenCapture) -> None:
+        """Hear, in another thread or where nobody looks on, that a graph is about to be run."""
+
     def takes_replay(self, capture: SeenCapture) -> bool:
         """Whether the listener stands in for this replay: True, and the graph is not run."""
         return False
@@ -216,6 +219,13 @@ class Watch:
         finally:
             for each in reversed(self.listeners):
                 each.on_replay_end(capture, error)
+
+    def replayed_elsewhere(self, graph: Any) -> None:
+        """Tell that a graph is about to be run by a thread over which there is no watch."""
+        capture = self._known.get(graph)
+        if capture is not None:
+            for each in self.listeners:
+                each.on_replay_elsewhere(capture)
 
     def reset(self, graph: Any) -> None:
         """Tell that a graph was let go of."""

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.judge.dependencies import CannotTellError, HistoryError, is_settled
 from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.values import Computed, Operation, Place, Read, Write
 
-__all__ = ["Again", "CannotTellError", "HistoryError", "as_bytes", "difference", "last_writers"]
+__all__ = ["Again", "as_bytes", "difference", "last_writers"]
 
 _CPU = torch.device("cpu")
 _MOST = 256 << 20
@@ -24,14 +25,6 @@ _MOST = 256 << 20
 _MOST_MOVED = 64 << 20
 """Bytes of one tensor that are brought to the CPU for it, at most."""
 _OPEN = object()
-
-
-class CannotTellError(Exception):
-    """It cannot be computed again, and that is a gap in what was judged."""
-
-
-class HistoryError(CannotTellError):
-    """It depends on its own former contents: what lies in memory is the truth."""
 
 
 class Again:
@@ -103,7 +96,7 @@ class Again:
                 continue
             assert write.part is not None, "only what is unknown covers no part"
             view = write.part.view(scratch, memory.device)
-            if newest and not write.operation.live:
+            if newest and (not write.operation.live or is_settled(memory, write)):
                 view.copy_(write.part.view(storage, memory.device))
             else:
                 view.copy_(self._run(write.operation)[write.output])

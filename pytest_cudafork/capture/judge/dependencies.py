@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pytest_cudafork.capture.interface.lines import shown
-from pytest_cudafork.capture.judge.again import HistoryError
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.values import Computed, Operation, Read, Write
 
-__all__ = ["Dependency", "dependencies"]
+__all__ = ["CannotTellError", "Dependency", "HistoryError", "dependencies", "is_settled"]
+
+
+class CannotTellError(Exception):
+    """It cannot be computed again, and that is a gap in what was judged."""
+
+
+class HistoryError(CannotTellError):
+    """It depends on its own former contents: what lies in memory is the truth."""
 
 
 class Dependency(NamedTuple):
@@ -31,15 +38,43 @@ def dependencies(write: Write) -> tuple[list[Dependency], str]:
         HistoryError: it depends on its own former contents.
 
     """
-    walk = _Walk()
+    return _dependencies(write, {})
+
+
+def is_settled(memory: Memory, write: Write) -> bool:
+    """Whether a write to memory cannot be computed again and need not be: what it left is true.
+
+    What it was computed from is gone, as random numbers are, and the rest has not changed since,
+    but for what lay in the memory itself.
+    """
+    return _is_settled(memory, write, {})
+
+
+def _dependencies(write: Write, settled: dict[Operation, bool]) -> tuple[list[Dependency], str]:
+    walk = _Walk(settled)
     walk.operation(write.operation, recorded=True)
     return walk.found, walk.gone
 
 
-class _Walk:
-    """A walk from a write to what it depends on."""
+def _is_settled(memory: Memory, write: Write, settled: dict[Operation, bool]) -> bool:
+    known = settled.get(write.operation)
+    if known is None:
+        settled[write.operation] = False  # should it depend on itself
+        try:
+            found, gone = _dependencies(write, settled)
+            others = (each for each in found if each.memory is not memory)
+            known = bool(gone) and not any(each.has_changed for each in others)
+        except HistoryError:
+            known = False
+        settled[write.operation] = known
+    return known
 
-    def __init__(self) -> None:
+
+class _Walk:
+    """A walk from a write to what it depends on; ``settled``: what is known of writes by now."""
+
+    def __init__(self, settled: dict[Operation, bool]) -> None:
+        self._settled = settled
         self.found: list[Dependency] = []
         self.gone = ""
         self._seen: set[Operation] = set()
@@ -80,4 +115,8 @@ class _Walk:
         if recorded and self._first.setdefault(read.memory, read.version) != read.version:
             raise HistoryError("it depends on its history")
         same = recorded and read.memory.version == read.version
-        return [(write.operation, same) for write in read.memory.writes if write.operation.live]
+        return [
+            (write.operation, same)
+            for write in read.memory.writes
+            if write.operation.live and not _is_settled(read.memory, write, self._settled)
+        ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
-from pytest_cudafork.capture.judge.again import Again, CannotTellError
+from pytest_cudafork.capture.judge.again import Again
+from pytest_cudafork.capture.judge.dependencies import CannotTellError
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.numbers import VIEWS, Call

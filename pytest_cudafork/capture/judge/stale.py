@@ -15,8 +15,13 @@ from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.interface.seen import SeenCapture
-from pytest_cudafork.capture.judge.again import Again, CannotTellError, HistoryError, difference
-from pytest_cudafork.capture.judge.dependencies import Dependency, dependencies
+from pytest_cudafork.capture.judge.again import Again, difference
+from pytest_cudafork.capture.judge.dependencies import (
+    CannotTellError,
+    Dependency,
+    HistoryError,
+    dependencies,
+)
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding
 from pytest_cudafork.capture.judge.harmless import is_harmless
 from pytest_cudafork.capture.judge.rules import Facts, level_of
@@ -210,13 +215,12 @@ class StaleData:
 
     def _facts(self, stale: _Stale, again: Again) -> Facts:
         write, memory, uses = stale.write, stale.memory, stale.capture.uses
-        then = Again(as_recorded=True)
         runs = self._history.later.get(write.operation.where, ())
         changed = {*stale.seen, *stale.unseen}
         return Facts(
             computes=write.operation.computes,
             refreshed=memory.at > uses.at,
-            ambiguous=not difference(memory, write, stale.use.parts, then),
+            ambiguous=_would_be_the_same(stale),
             whole=any(not each.dtype.is_floating_point for each in changed),
             heavy=any(each.heavy for each in ancestors(write.operation)),
             ran_again=any(at > uses.at and changed & read for at, read in runs),
@@ -256,6 +260,20 @@ class _Stale(NamedTuple):
     write: Write
     seen: list[Memory]  # inputs that operators have changed
     unseen: list[Memory]  # inputs that something else has changed, NumPy for instance
+
+
+def _would_be_the_same(stale: _Stale) -> bool:
+    """Whether it would be what it is with what other lines had in its inputs' memory then.
+
+    What these computed of what is gone cannot be had again: it may be so.
+    """
+    then = Again(as_recorded=True)
+    try:
+        return not difference(stale.memory, stale.write, stale.use.parts, then)
+    except HistoryError:
+        raise
+    except CannotTellError:
+        return True
 
 
 def _was_never_written(memory: Memory) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
-from pytest_cudafork.capture.judge.again import CannotTellError
-from pytest_cudafork.capture.judge.dependencies import dependencies
+from pytest_cudafork.capture.judge.dependencies import CannotTellError, dependencies
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.uses import GraphUses, Use

@@ -15,6 +15,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.numbers import RESHAPED
 from pytest_cudafork.capture.record.operators import KnownOperator
 from pytest_cudafork.capture.record.optimizers import reads_for_step
 from pytest_cudafork.compat.torch_graphs import (
@@ -93,7 +94,8 @@ class HistoryMode(ObservingMode):
         if known.numbered:
             history.note_numbers(known, args, result)
         if uses is not None:
-            uses.took(args)
+            if known.name not in RESHAPED:
+                uses.took(args)
             source = args[0] if args else None
             if isinstance(source, Tensor) and source._base is None:
                 memory = history.memories.of(source)

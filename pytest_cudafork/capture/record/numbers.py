@@ -13,13 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-__all__ = ["VIEWS", "Call", "LineNumbers", "has_numbers", "numbers_in"]
+__all__ = ["RESHAPED", "VIEWS", "Call", "LineNumbers", "has_numbers", "numbers_in"]
 
 _MOST_LINES = 4096
 _MOST_CALLS = 64
 _MOST_TAKEN = 1024
 VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
 """Operators without work whose numbers say which part of a tensor they mean."""
+
+RESHAPED = frozenset(("view", "_unsafe_view", "reshape", "_reshape_alias", "expand"))
+"""Operators whose numbers are the sizes of a result, which follow from those of other tensors."""
 
 _OF_NUMBERS = frozenset((int, float))
 
@@ -60,17 +63,27 @@ class LineNumbers:
                 _put_last(taken, each, None, _MOST_TAKEN)
             _put_last(self._captured, call, taken, _MOST_LINES)
 
+    def forget_runs(self) -> None:
+        """Forget the calls outside of captures; what graphs have taken stays known."""
+        self._outside.clear()
+
     def differing(self, inside: dict[Call, list[Numbers]]) -> list[tuple[Call, Numbers, Numbers]]:
         """Return calls of a capture whose numbers were others in the run just before it.
 
-        Each with its numbers in the graph, and those of the run.
+        Each with its numbers in the graph, and those of the run. Numbers that another graph has
+        taken belong to a run beside that graph.
         """
         found = []
         for call, taken in inside.items():
             before = [numbers for _, numbers in self._outside.get(call, ())][-len(taken) :]
             if len(before) == len(taken):
+                others = self._captured.get(call, {})
                 pairs = zip(taken, before, strict=True)
-                found += [(call, one, other) for one, other in pairs if one != other][:1]
+                found += [
+                    (call, one, other)
+                    for one, other in pairs
+                    if one != other and other not in others
+                ][:1]
         return found
 
     def later(self, call: Call, at: int) -> Numbers | None:

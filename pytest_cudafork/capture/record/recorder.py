@@ -11,10 +11,12 @@ import torch
 
 from pytest_cudafork.capture.cuda.memory import allocator_map
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
+from pytest_cudafork.capture.interface.weak_tensors import swaps_let_pass
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.launches import Launches
 from pytest_cudafork.capture.record.mode import HistoryMode
 from pytest_cudafork.capture.record.optimizers import OptimizerStep, numbers_of, steps_told
+from pytest_cudafork.capture.record.tracing import tracing_let_pass
 from pytest_cudafork.capture.record.uses import GraphUses
 from pytest_cudafork.capture.record.values import Write, unknown_operation
 from pytest_cudafork.compat.torch_graphs import (
@@ -72,6 +74,8 @@ class Recorder(Listener):
         """
         self._failed = failed
         with contextlib.ExitStack() as stack:
+            stack.enter_context(swaps_let_pass())
+            stack.enter_context(tracing_let_pass(self.history))
 
             def see() -> None:
                 self.history.missed = True  # what ran until now
@@ -88,6 +92,13 @@ class Recorder(Listener):
                 yield
             finally:
                 self._close()
+
+    def another_test_begins(self) -> None:
+        """Forget what lines did in the test before: its numbers and runs are none of this one's."""
+        history = self.history
+        history.host.clear()
+        history.latest.clear()
+        history.numbers.forget_runs()
 
     def on_capture_begin(self, capture: SeenCapture) -> None:
         """Put a mode on top of that of the capture; within another one nothing is known of it."""
@@ -158,6 +169,12 @@ class Recorder(Listener):
             memory.activation = False
             memory.writes = (Write(unknown_operation(), 0, None),)
             history.uncomputed.filled(memory)
+
+    def on_replay_elsewhere(self, capture: SeenCapture) -> None:
+        """Note that the results of a graph hold values; no more, as another thread is at work."""
+        uses = capture.uses
+        for memory in () if uses is None else (*uses.writes, *uses.made):
+            self.history.uncomputed.filled(memory)
 
     def on_host_copy(self, tensor: Any) -> None:
         """Note that the host takes values, which no operator says of a stand-in's tensor."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
 from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.numbers import Call
 from pytest_cudafork.capture.record.optimizers import OptimizerStep
@@ -89,7 +89,7 @@ class GraphUses:
         self.work = self.draws = 0
         self.numbers: set[int | float] = set()
         self.host: list[HostNumber] = []
-        self.named: dict[Memory, tuple[weakref.ref[Tensor], str]] = {}
+        self.named: dict[Memory, tuple[WeakTensor, str]] = {}
         self.unfilled: list[Unfilled] = []
         self.places: dict[Memory, str] = {}
         self.began = 0
@@ -113,7 +113,7 @@ class GraphUses:
     def name(self, memory: Memory, tensor: Tensor, where: str) -> None:
         """Note by which tensor user code knows memory that the graph reads."""
         if tensor.dim() and memory not in self.named:
-            self.named[memory] = weakref.ref(tensor), where
+            self.named[memory] = WeakTensor(tensor), where
 
     def owns(self, memory: Memory) -> None:
         """Note memory that was handed out within the capture."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 
 from pytest_cudafork.capture.cuda.nodes import work_in_progress
 from pytest_cudafork.capture.interface.backend import no_collections
-from pytest_cudafork.capture.interface.seen import watch_in_force
+from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
 from pytest_cudafork.capture.seen.graph_trees import inputs_noted
 from pytest_cudafork.observe.base.after_import import Failed, Required, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -77,6 +78,7 @@ def hooks_on(kind: Any) -> Iterator[None]:
     begin, end, replay, reset = (
         getattr(kind, name) for name in ("capture_begin", "capture_end", "replay", "reset")
     )
+    seen_by: weakref.WeakKeyDictionary[Any, Watch] = weakref.WeakKeyDictionary()
     knows_liveness = _LIVENESS in inspect.signature(begin).parameters
 
     def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
@@ -106,14 +108,8 @@ def hooks_on(kind: Any) -> Iterator[None]:
             raise
         finally:
             until_end.close()
+        seen_by[graph] = watch
         watch.captured(graph, graph, replay, graph.pool())
-
-    def replay_and_tell(graph: Any) -> None:
-        watch = watch_in_force()
-        if watch is None:
-            replay(graph)
-        else:
-            watch.replay(graph, lambda: replay(graph))
 
     def reset_and_tell(graph: Any) -> None:
         watch = watch_in_force()
@@ -124,6 +120,23 @@ def hooks_on(kind: Any) -> Iterator[None]:
     with contextlib.ExitStack() as until_end, UndoStack() as undo:
         undo.set(kind, "capture_begin", capture_begin)
         undo.set(kind, "capture_end", capture_end)
-        undo.set(kind, "replay", replay_and_tell)
+        undo.set(kind, "replay", _telling(replay, seen_by))
         undo.set(kind, "reset", reset_and_tell)
         yield
+
+
+def _telling(
+    replay: Callable[[Any], None], seen_by: weakref.WeakKeyDictionary[Any, Watch]
+) -> Callable[[Any], None]:
+    """Return a replay that tells the watch of this thread, else the one that saw the capture."""
+
+    def replay_and_tell(graph: Any) -> None:
+        watch = watch_in_force()
+        if watch is not None:
+            watch.replay(graph, lambda: replay(graph))
+            return
+        if graph in seen_by:
+            seen_by[graph].replayed_elsewhere(graph)
+        replay(graph)
+
+    return replay_and_tell

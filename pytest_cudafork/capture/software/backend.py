@@ -49,6 +49,7 @@ class SoftwareCapture(Capture):
         self.findings = findings
         self._tape: Tape | None = tape
         self._pool: Pool | None = pool
+        self.seen_by: Watch | None = None
 
     def replay(self) -> None:
         """Run the recorded work once."""
@@ -61,10 +62,12 @@ class SoftwareCapture(Capture):
                 )
             )
         watch = watch_in_force()
-        if watch is None:
-            self._run()
-        else:
+        if watch is not None:
             watch.replay(self, self._run)
+            return
+        if self.seen_by is not None:
+            self.seen_by.replayed_elsewhere(self)
+        self._run()
 
     def _run(self) -> None:
         assert self._tape is not None, "it was not reset"
@@ -158,6 +161,7 @@ class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
             self._mode.tape, recorder.recording(result), tuple(recorder.findings), self.pool
         )
         if self._watch is not None:
+            made.seen_by = self._watch
             self._watch.captured(self, made, SoftwareCapture._run, self.pool)
         return made
 

@@ -12,12 +12,14 @@ from pytest_cudafork.capture.interface.lines import line_of_traceback, shown
 from pytest_cudafork.errors import GraphNotJudgedError
 
 DIFFERENCES = """\
-- Streams and events: there are none; only the current stream may be asked for. Work on a side \
-stream that is not joined, races between streams, torch.cuda.synchronize and event queries are not \
-seen.
+- Streams and events: work runs in the order of the calls, so races between streams are not seen. \
+Where streams are stand-ins it is known which were forked from the captured one and whether all \
+are joined at its end; work on others, and waiting for events of before the capture, is not \
+judged. Elsewhere only the current stream may be asked for.
 - Device and host: every tensor counts as one on the device. A number from torch.tensor(2.0) or a \
 Python number is passed by value; a 0-dim tensor from outside is read at each replay, unless \
-SoftwareBackend(host_scalars=[...]) names it or it was gone by the end of the capture. A tensor \
+SoftwareBackend(host_scalars=[...]) names it, it was gone by the end of the capture, or stands \
+beside tensors on "cuda" of a present face and was made on the host. A tensor \
 made from a list within the capture is refused even where only the host would use it. to("cpu") is \
 refused where the line of code says "cpu"; a device in a variable is the device of the test.
 - Memory: blocks return to the pool as CUDA's do and later captures on the pool get them, but they \

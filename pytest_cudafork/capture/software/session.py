@@ -40,6 +40,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
         undo.enter_context(OtherThreads(refusals, allowed=mode.others_may_work).watched())
         undo.enter_context(launches.captured(mode, refusals))
         undo.enter_context(mode)
+        undo.enter_context(streams.followed(mode))
         yield
     if refusals.first is None and not torch.equal(before, generator.get_state()):
         refusals.first = CaptureFinding(

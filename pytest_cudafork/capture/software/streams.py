@@ -1,7 +1,8 @@
 """Calls of ``torch.cuda`` that order work in time: streams, events and waiting for them.
 
 The software graph has none of them. A capture refuses them; in a recorded run they do nothing. The
-current stream may be asked for in both, as it is for a launch: it is the captured one.
+current stream may be asked for in both, as it is for a launch: it is the captured one. Where a test
+has stand-ins for streams, these follow what takes part in a capture.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _SWITCH = ("torch.cuda.stream", "torch.cuda.StreamContext", "torch.cuda.set_stre
 
 
 _ASKS = "is_current_stream_capturing"
+_KNOWS = "within_capture"
+"""What streams have that know of captures."""
 
 
 class _Nothing:
@@ -107,11 +110,23 @@ def refused(refusals: Refusals) -> Iterator[None]:
         yield
 
 
+def followed(mode: Any) -> contextlib.AbstractContextManager[None]:
+    """Follow the streams of a capture where those of a test are stand-ins, which know how."""
+    own = _stand_in()
+    return contextlib.nullcontext() if own is None else own(mode)
+
+
+def _stand_in() -> Any:
+    return getattr(torch.cuda.Stream, _KNOWS, None)
+
+
 @contextlib.contextmanager
 def _replaced(wait: Callable[..., Any], stream: Callable[..., Any]) -> Iterator[None]:
+    """Replace what waits, and what makes and orders streams, unless stand-ins do that."""
     owner = threading.get_ident()
     with UndoStack() as undo:
-        for names, instead in ((_WAITS, wait), (_STREAMS, stream)):
+        of_streams = [(_STREAMS, stream)] if _stand_in() is None else []
+        for names, instead in ((_WAITS, wait), *of_streams):
             for module, name in names:
                 where = getattr(torch, module, None)
                 if hasattr(where, name):

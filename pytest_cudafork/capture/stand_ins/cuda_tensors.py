@@ -35,6 +35,7 @@ from pytest_cudafork.compat.torch_graphs import (
     identity_of,
     makes_tensors,
     uncompiled,
+    unwrapped,
 )
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -54,6 +55,7 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         super().__init__()
         self._noted: dict[int, tuple[Any, int]] = {}  # storage: weak reference, index of the GPU
         self._locked: dict[int, Any] = {}  # storages of pinned memory: weak reference
+        self._numbers: dict[int, Any] = {}  # storages of single numbers of the host, likewise
         self._limit = _ENOUGH
         self._plain_to, self._plain_copy = Tensor.to, Tensor.copy_
         self._asked: dict[Any, Callable[[Tensor], Any]] = {
@@ -63,7 +65,9 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             Tensor.get_device: self._get_device,
         }
         self._moves: dict[Any, Callable[..., Tensor]] = {
-            Tensor.pin_memory: lambda tensor, device=None: self._pinned(tensor),
+            # A session that shows a GPU has hooked it by now.
+            _plain(Tensor.pin_memory): lambda tensor, device=None: self._pin(tensor),
+            _plain(Tensor.is_pinned): lambda tensor, device=None: self._is_pinned(tensor),
             Tensor.cuda: self._cuda,
             Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
             Tensor.to: self._to,
@@ -107,7 +111,7 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             ours = _is_ours(sys._getframe(1).f_globals)
             return func(*args, **kwargs) if ours else ask(args[0])
         # Within a capture some methods are replaced, and torch says what stands in their place.
-        move = self._moves.get(getattr(func, "__wrapped__", func))
+        move = self._moves.get(_plain(func))
         if move is not None:
             return move(*args, **kwargs)
         asked = kwargs.get("device")
@@ -119,10 +123,14 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             device = torch.device(asked)
             index = (device.index or 0) if device.type == "cuda" else None
             kwargs["device"] = torch.device("cpu") if device.type == "cuda" else device
+        elif index is not None and self._numbers:
+            self._pass_by_value([args, kwargs])
         pinned = kwargs.pop("pin_memory", False)
         result = func(*args, **kwargs)
         if index is not None:
             self._note(result, index)
+        elif next(_tensors([args, kwargs]), None) is None:
+            self._note_number(result)
         return self._pinned(result) if pinned else result
 
     def index_of(self, tensor: Tensor) -> int | None:
@@ -166,12 +174,16 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         result: Tensor = self._plain_to(tensor, *args, **kwargs)
         if after is not None:
             self._note(result, after)
+        else:
+            self._note_number(result)
         return result
 
     def _copy(self, tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
         if isinstance(source, Tensor):
             before, after = self.index_of(source), self.index_of(tensor)
-            self._check_move(source, before, after, "copy_")
+            waits = not (args[0] if args else kwargs.get("non_blocking", False))
+            if before is None or waits or current_capture() is None or not self._is_pinned(tensor):
+                self._check_move(source, before, after, "copy_")
         return self._plain_copy(tensor, source, *args, **kwargs)
 
     def _check_move(self, tensor: Tensor, before: int | None, after: int | None, call: str) -> None:
@@ -186,9 +198,21 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             return
         if before is not None:
             mode.refusals.sync(f"{call} of a tensor on the device to the host")
-        storage = _storage(tensor)
-        if storage is None or identity_of(storage) not in self._locked:
+        if not self._is_pinned(tensor):
             mode.refusals.host_data(f"{call} of a tensor on the host")
+
+    def _pin(self, tensor: Tensor) -> Tensor:
+        """Return what is pinned: a copy, as torch's does, unless the tensor is."""
+        return tensor if self._is_pinned(tensor) else self._pinned(tensor.clone())
+
+    def _is_pinned(self, tensor: Tensor) -> bool:
+        return self._is_in(self._locked, tensor)
+
+    @staticmethod
+    def _is_in(known: dict[int, Any], tensor: Tensor) -> bool:
+        storage = _storage(tensor)
+        found = None if storage is None else known.get(identity_of(storage))
+        return found is not None and not found.expired()
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         storage = _storage(tensor)
@@ -201,6 +225,27 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             return None
         found = (self.index_of(each) for each in _tensors([args, kwargs]))
         return next((index for index in found if index is not None), None)
+
+    def _note_number(self, result: Any) -> None:
+        """Note a single number that was made on the host for sure.
+
+        What follows from other tensors may follow from gradients, which say that they lie there.
+        """
+        if isinstance(result, Tensor) and not result.dim():
+            storage = _storage(result)
+            if storage is not None:
+                self._numbers[identity_of(storage)] = StorageWeakRef(storage)
+                self._clear()
+
+    def _pass_by_value(self, tree: Any) -> None:
+        """Let a capture take single numbers of the host beside tensors of a GPU as they are now."""
+        for tensor in _tensors(tree):
+            if not tensor.dim() and self._is_in(self._numbers, tensor):
+                mode = current_capture()
+                if mode is None:
+                    return
+                if not mode.recorder.memories.of(tensor).owned:
+                    mode.note_host(tensor)
 
     def _by_place(self, group: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch's way to group lists of tensors by place, which knows of GPUs."""
@@ -237,12 +282,22 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             storage = _storage(tensor)
             if storage is not None:
                 self._noted[identity_of(storage)] = (StorageWeakRef(storage), index)
-        if len(self._noted) > self._limit:
-            noted = list(self._noted.items())  # other threads may add
-            alive = {key: each for key, each in noted if not each[0].expired()}
-            self._noted, self._limit = alive, 2 * len(alive) + _ENOUGH
-            locked = list(self._locked.items())
-            self._locked = {key: each for key, each in locked if not each.expired()}
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget storages that are gone, once there may be many."""
+        if len(self._noted) + len(self._numbers) <= self._limit:
+            return
+        noted = list(self._noted.items())  # other threads may add
+        self._noted = {key: each for key, each in noted if not each[0].expired()}
+        self._locked = _alive(self._locked)
+        self._numbers = _alive(self._numbers)
+        self._limit = 2 * (len(self._noted) + len(self._numbers)) + _ENOUGH
+
+
+def _plain(function: Any) -> Any:
+    """Return torch's own function, also where a hook or a capture stands in its place."""
+    return getattr(function, "__wrapped__", function)
 
 
 def _is_ours(names: dict[str, Any]) -> bool:
@@ -253,11 +308,16 @@ def _on_cuda(value: object) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
 
 
+def _alive(known: dict[int, Any]) -> dict[int, Any]:
+    return {key: each for key, each in list(known.items()) if not each.expired()}
+
+
 def _storage(tensor: Tensor) -> Any:
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse, fake, functional tensors
-        return None
+        inner = unwrapped(tensor)
+        return None if inner is tensor else _storage(inner)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

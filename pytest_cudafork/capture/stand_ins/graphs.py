@@ -19,7 +19,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.backend import OpenCapture, SoftwareBackend, SoftwareCapture
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.pool import Pool
-from pytest_cudafork.capture.stand_ins.streams import Stream, current_capture
+from pytest_cudafork.capture.stand_ins.streams import Stream, current_capture, stream
 from pytest_cudafork.capture.story.findings import finding_lines
 from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.compat.torch_graphs import active_modes, identity_of
@@ -205,10 +205,7 @@ class CUDAGraph:
 
 
 class graph:  # as torch writes it
-    """Stands for ``torch.cuda.graph``: a ``with`` whose work is recorded.
-
-    ``stream`` is taken and not used: the software graph has none.
-    """
+    """Stands for ``torch.cuda.graph``: a ``with`` whose work is recorded."""
 
     def __init__(
         self,
@@ -233,7 +230,13 @@ class graph:  # as torch writes it
     def __enter__(self) -> None:
         if self._later:
             _refuse(f"torch.cuda.graph({', '.join(f'{name}=' for name in self._later)})")
-        self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
+        self._entered = stream(self.capture_stream)
+        self._entered.__enter__()
+        try:
+            self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
+        except BaseException:
+            self._entered.__exit__()
+            raise
 
     def __exit__(
         self,
@@ -241,7 +244,10 @@ class graph:  # as torch writes it
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.cuda_graph._end(kind, error, traceback)
+        try:
+            self.cuda_graph._end(kind, error, traceback)
+        finally:
+            self._entered.__exit__()
 
 
 def end_open_captures() -> list[str]:

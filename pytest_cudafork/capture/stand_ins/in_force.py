@@ -18,6 +18,8 @@ import torch
 
 from pytest_cudafork.capture.stand_ins import graphs, streams
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors
+from pytest_cudafork.capture.stand_ins.random_numbers import put_in_place
+from pytest_cudafork.compat.torch_graphs import MARKS, NoMarks, raises_for_marks
 from pytest_cudafork.errors import CudaForkWarning, GraphNotJudgedError
 from pytest_cudafork.observe.base.after_import import Failed
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -80,7 +82,11 @@ def in_force(failed: Failed | None = None) -> Iterator[None]:
         for name in _MADE_BY_NEW:
             undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
         _pass_on(originals["graph"], undo)
+        undo.set(torch.Tensor, "record_stream", _recorder(torch.Tensor.record_stream))
+        if raises_for_marks(torch.cuda.nvtx):
+            undo.set(torch.cuda.nvtx, MARKS, NoMarks())
         if is_shown():
+            put_in_place(undo)
             undo.enter_context(CudaTensors().in_this_thread_and_new_ones(failed))
         try:
             yield
@@ -117,6 +123,16 @@ def _pass_on(original: type, undo: UndoStack) -> None:
     undo.set(original, "__init__", init)
     undo.set(original, "__enter__", lambda self: self.stand_in.__enter__())
     undo.set(original, "__exit__", lambda self, *error: self.stand_in.__exit__(*error))
+
+
+def _recorder(original: Callable[..., None]) -> Callable[..., None]:
+    """Return a ``Tensor.record_stream`` that does nothing for a stand-in, whose work is done."""
+
+    def record_stream(tensor: Any, stream: Any) -> None:
+        if not isinstance(stream, streams.Stream):
+            original(tensor, stream)
+
+    return record_stream
 
 
 _Names = set[tuple[str, str]]

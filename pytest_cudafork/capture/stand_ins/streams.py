@@ -1,17 +1,20 @@
 """Streams and events of ``torch.cuda`` on the software graph, where work runs at once.
 
 What was issued has been done, in the order of the calls, so there is nothing to wait for. Within a
-capture, ordering work by streams is refused, as it is without these stand-ins.
+capture it is known which streams take part, and whether they are joined at its end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
+from pytest_cudafork.capture.stand_ins.forks import Forks
 from pytest_cudafork.compat.torch_graphs import active_modes
 
 __all__ = [
@@ -41,12 +44,16 @@ class Stream:
         self._entered: list[stream] = []
 
     def wait_event(self, event: Any) -> None:
-        """Do nothing: what it stands for has happened."""
-        _refuse_within_capture("Stream.wait_event")
+        """Do nothing: what it stands for has happened. Within a capture, be forked or joined."""
+        forks = _FORKS.get()
+        if forks is not None:
+            forks.waits(self, getattr(event, "mark", None))
 
     def wait_stream(self, stream: Any) -> None:
-        """Do nothing: its work is done."""
-        _refuse_within_capture("Stream.wait_stream")
+        """Do nothing: its work is done. Within a capture, be forked or joined."""
+        forks = _FORKS.get()
+        if forks is not None:
+            forks.waits(self, forks.recorded(stream))
 
     def record_event(self, event: Event | None = None) -> Event:
         """Return an event that has happened."""
@@ -56,16 +63,33 @@ class Stream:
 
     def query(self) -> bool:
         """Whether all work is done: it is."""
-        _refuse_within_capture("Stream.query", waits=True)
+        _refuse_within_capture("Stream.query")
         return True
 
     def synchronize(self) -> None:
         """Do nothing: all work is done."""
-        _refuse_within_capture("Stream.synchronize", waits=True)
+        _refuse_within_capture("Stream.synchronize")
 
     def is_capturing(self) -> bool:
-        """Whether a capture is under way."""
-        return current_capture() is not None
+        """Whether it takes part in a capture that is under way."""
+        forks = _FORKS.get()
+        return forks is not None and forks.takes_part(self)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def within_capture(mode: CaptureMode) -> Iterator[None]:
+        """Capture the current stream, for the length of a ``with``; not the default one."""
+        now, refusals = current_stream(), mode.refusals
+        origin = Stream() if now == default_stream() else now
+        forks = Forks(origin, lambda: mode.recorder.nodes, refusals)
+        with stream(origin):
+            token = _FORKS.set(forks)
+            try:
+                yield
+                if refusals.first is None:
+                    refusals.first = forks.at_end()
+            finally:
+                _FORKS.reset(token)
 
     def __enter__(self) -> Stream:
         self._entered.append(stream(self))
@@ -100,24 +124,26 @@ class Event:
     ) -> None:
         self._timed = enable_timing
         self._at: float | None = None
+        self.mark: Any = None  # of the capture that it was recorded in
 
     def record(self, stream: Any = None) -> None:
         """Take the time."""
-        _refuse_within_capture("Event.record")
+        forks = _FORKS.get()
+        self.mark = None if forks is None else forks.recorded(stream or current_stream())
         self._at = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:
-        """Do nothing: it has happened."""
-        _refuse_within_capture("Event.wait")
+        """Do nothing: it has happened. Within a capture, fork or join the stream."""
+        (stream or current_stream()).wait_event(self)
 
     def query(self) -> bool:
         """Whether it has happened: it has."""
-        _refuse_within_capture("Event.query", waits=True)
+        _refuse_within_capture("Event.query")
         return True
 
     def synchronize(self) -> None:
         """Do nothing: it has happened."""
-        _refuse_within_capture("Event.synchronize", waits=True)
+        _refuse_within_capture("Event.synchronize")
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the time from this event to another in milliseconds, as it passed on the host."""
@@ -140,7 +166,7 @@ class stream:  # as torch writes it
             set_stream(self.stream)
 
     def __exit__(self, *exc: object) -> None:
-        _CURRENT.set(self._before)
+        set_stream(self._before)
 
 
 def synchronize(device: Any = None) -> None:
@@ -161,9 +187,13 @@ def default_stream(device: Any = None) -> Stream:
 def set_stream(stream: Any) -> None:
     """Let this be the current stream; it does not change where work is done."""
     _CURRENT.set(stream)
+    forks = _FORKS.get()
+    if forks is not None:
+        forks.switched(current_stream())
 
 
 _CURRENT: ContextVar[Any] = ContextVar("cudafork_stream_of_software_graph", default=None)
+_FORKS: ContextVar[Forks | None] = ContextVar("cudafork_forks_of_capture", default=None)
 
 
 def current_capture() -> CaptureMode | None:
@@ -171,7 +201,7 @@ def current_capture() -> CaptureMode | None:
     return next((mode for mode in active_modes() if isinstance(mode, CaptureMode)), None)
 
 
-def _refuse_within_capture(call: str, *, waits: bool = False) -> None:
+def _refuse_within_capture(call: str) -> None:
     mode = current_capture()
     if mode is not None:
-        (mode.refusals.wait if waits else mode.refusals.stream)(call)
+        mode.refusals.wait(call)

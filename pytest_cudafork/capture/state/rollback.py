@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
 from pytest_cudafork.capture.state.carried import closure_of
 from pytest_cudafork.capture.state.state_tree import (
     Kind,
@@ -119,7 +120,9 @@ class _Same:
 
     def __init__(self, value: Any) -> None:
         try:
-            self._get: Callable[[], Any] = weakref.ref(value)
+            self._get: Callable[[], Any] = (
+                WeakTensor(value) if isinstance(value, torch.Tensor) else weakref.ref(value)
+            )
         except TypeError:
             self._get = _strong(value)
 
@@ -149,7 +152,7 @@ def _strong(below: Any) -> Callable[[], Any]:
 
 
 def _weak(below: Any) -> Callable[[], Any]:
-    return weakref.ref(below) if isinstance(below, torch.Tensor) else _strong(below)
+    return WeakTensor(below) if isinstance(below, torch.Tensor) else _strong(below)
 
 
 def _restorers(value: Any, refer: _Refer) -> Iterator[Callable[[], None]]:

@@ -79,7 +79,7 @@ _KNOWN = {
 _OPAQUE_HOMES = frozenset(
     ("torch", "triton", "threading", "_thread", "logging", "asyncio", "concurrent", "contextvars",
      "ctypes", "re", "_io", "io", "socket", "subprocess", "unittest", "_pytest", "weakref",
-     "multiprocessing", "inspect", "importlib", "tempfile")
+     "multiprocessing", "inspect", "importlib", "tempfile", "pytest_cudafork")
 )  # fmt: skip
 
 

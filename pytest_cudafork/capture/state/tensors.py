@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
 from pytest_cudafork.capture.state.state_tree import Kind, Node, walk
 
 MOST_BYTES = 256 << 20
@@ -109,7 +109,7 @@ class Saved:
     def __init__(self, tensors: Mapping[str, torch.Tensor], most: int | None = None) -> None:
         """Save these; those that go beyond ``most`` bytes together are left out."""
         self.left_out: list[str] = []
-        self._parts: list[tuple[str, weakref.ref[torch.Tensor], torch.Tensor]] = []
+        self._parts: list[tuple[str, WeakTensor, torch.Tensor]] = []
         seen: set[int] = set()
         total = 0
         for path, tensor in tensors.items():
@@ -122,7 +122,7 @@ class Saved:
                 total -= place.nbytes
                 self.left_out.append(path)
                 continue
-            self._parts.append((path, weakref.ref(tensor), raw(tensor).clone()))
+            self._parts.append((path, WeakTensor(tensor), raw(tensor).clone()))
 
     def restore(self) -> None:
         """Put the contents back where the tensor is alive and lies as it did."""

@@ -84,6 +84,7 @@ def test_on_cuda(graph_backend):
     assert torch.cuda.is_available()
     manager = Manager("cuda").capture()
     assert manager.x.is_cuda and manager().device == torch.device("cuda", 0)
+    assert torch.ones(1).pin_memory().is_pinned()
     assert_replay_equals_eager(torch.no_grad()(manager.model), [manager.x], replay=manager)
 """
 

@@ -70,6 +70,7 @@ CATALOG = (
         "two graphs hand tokens on, and the host reads a count",
         instead=(_ERROR, "the script has a bug that was not meant: nothing holds the two tables"),
     ),
+    Script("drawn_lengths", _SUSPICION, "offsets of drawn lengths that have changed are kept"),
     Script("first_answer_of_the_capture", _ERROR, "a result is read before the first replay"),
     Script("graphed_callables", None, "make_graphed_callables, trained"),
     Script("lazy_length_mask", _ERROR, "a mask of lengths that have changed is kept"),
@@ -82,8 +83,10 @@ CATALOG = (
     Script("piecewise_handed_over", _ERROR, "what the graph reads is freed, and made anew"),
     Script("plan_of_the_first_batch", _ERROR, "offsets of lengths that have changed are kept"),
     Script("plan_refreshed", None, "offsets are planned before each replay, in place"),
+    Script("replayed_by_a_worker", None, "another thread than the one that captures replays"),
     Script("sampling_and_dropout", None, "each replay draws other random numbers"),
     Script("sampling_seeded_each_step", _SUSPICION, "each replay begins with the same seed"),
+    Script("side_streams_joined", None, "two streams in one capture, forked and joined"),
     Script(
         "side_stream_warm_up",
         None,
@@ -94,4 +97,5 @@ CATALOG = (
     Script("training_schedule_on_device", None, "the learning rate is a tensor that the graph reads"),
     Script("training_step", None, "forward, backward and optimizer in one graph"),
     Script("weights_reloaded", None, "weights are loaded in place between replays"),
+    Script("weights_swapped", _ERROR, "weights get other memory by a swap"),
 )

@@ -42,7 +42,7 @@ class PlainGraph:
         why: what is seen of it; or why nothing can be.
         caught_by: the check of the plugin that catches the specimen where this one is out of reach.
         instead: the verdict that it gets, where that is another one than was meant, and the reason.
-        streams: whether it is about streams, which the software graph does not have.
+        streams: whether it is about what the software graph does not know of streams.
 
     """
 
@@ -160,7 +160,7 @@ CATALOG = (
         instead=(_SUSPICION, _PLACES),
     ),
     PlainGraph("shared_workspace_owner", _ERROR, "the workspace that the graph uses is freed"),
-    PlainGraph("side_stream_unjoined", _REFUSED, "CUDA refuses the unjoined work", streams=True),
+    PlainGraph("side_stream_unjoined", _REFUSED, "CUDA refuses the unjoined work"),
     PlainGraph("speculator_prefill", _ERROR, "the plan is of lengths that have changed"),
     _out_of_reach(
         "staging_recycled",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -295,6 +296,18 @@ def test_a_tensor_around_another_has_no_storage() -> None:
     assert not torch_graphs.has_no_storage(torch.nn.Parameter(torch.zeros(2)))
 
 
+def test_what_functional_transforms_wrap_is_unwrapped() -> None:
+    x, seen = torch.ones(2), []
+
+    def f(x: Any) -> Any:
+        seen.append(torch_graphs.unwrapped(x))
+        return x.sum()
+
+    torch.func.vmap(torch.func.grad(f))(x[None])
+    assert seen[0].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert torch_graphs.unwrapped(x) is x
+
+
 def test_a_device_that_is_set_is_known() -> None:
     assert not torch_graphs.is_device_set()
     with torch.device("cpu"):
@@ -310,6 +323,24 @@ def test_functions_that_make_tensors_are_listed_before_they_are_replaced(
     monkeypatch.setattr(torch, "tensor", lambda *args: made(*args))
     with torch.device("meta"):
         assert torch.tensor(1.0).is_meta
+
+
+def test_marks_of_nvtx_go_by_the_name_that_is_replaced() -> None:
+    assert hasattr(torch.cuda.nvtx, torch_graphs.MARKS), (
+        f"torch {torch.__version__} has no torch.cuda.nvtx.{torch_graphs.MARKS}: on the software "
+        "graph marks raise again"
+    )
+    if not torch.backends.cuda.is_built():
+        assert torch_graphs.raises_for_marks(torch.cuda.nvtx)
+    assert not torch_graphs.raises_for_marks(SimpleNamespace(_nvtx=torch_graphs.NoMarks()))
+
+
+@pytest.mark.parametrize("name", torch_graphs.TRACERS)
+def test_torch_still_traces_by_these_functions(name: str) -> None:
+    assert callable(getattr(torch.jit, name, None)), (
+        f"torch {torch.__version__} has no torch.jit.{name}: a look at captures steps aside while "
+        "it traces, and needs the name that takes its place, if there is one"
+    )
 
 
 def test_tracing_and_fake_tensors_are_told() -> None:

@@ -10,10 +10,12 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.judge.again import (  # noqa: E402
     Again,
-    CannotTellError,
-    HistoryError,
     difference,
     last_writers,
+)
+from pytest_cudafork.capture.judge.dependencies import (  # noqa: E402
+    CannotTellError,
+    HistoryError,
 )
 from pytest_cudafork.capture.record.memory import Memory  # noqa: E402
 from pytest_cudafork.capture.record.recorder import silently  # noqa: E402

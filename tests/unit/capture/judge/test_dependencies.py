@@ -8,8 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.judge.again import HistoryError  # noqa: E402
-from pytest_cudafork.capture.judge.dependencies import dependencies  # noqa: E402
+from pytest_cudafork.capture.judge.dependencies import (  # noqa: E402
+    HistoryError,
+    dependencies,
+    is_settled,
+)
 from tests.support.captures import Looking, looking  # noqa: E402
 
 
@@ -42,6 +45,21 @@ def test_an_input_that_is_gone_for_good_is_named() -> None:
         _, gone = dependencies(write_of(look, plan))
     assert gone.startswith("an input is gone (")
     assert "test_dependencies.py:" in gone
+
+
+def test_what_was_made_of_what_is_gone_is_settled_while_the_rest_is_as_it_was() -> None:
+    with looking() as look:
+        shift, lengths = torch.tensor([1, 1]), torch.zeros(2, dtype=torch.int64)
+        lengths.copy_(torch.randint(0, 5, (2,)) + shift)
+        plan, memory = lengths.cumsum(0), look.history.memories.get(lengths)
+        assert memory is not None
+        assert is_settled(memory, write_of(look, lengths))
+        found, gone = dependencies(write_of(look, plan))
+        assert gone == ""
+        assert [one.memory for one in found] == [look.history.memories.get(lengths)]
+        shift.add_(1)
+        assert not is_settled(memory, write_of(look, lengths))
+        assert dependencies(write_of(look, plan))[1] != ""
 
 
 def test_what_was_read_in_two_states_is_history() -> None:

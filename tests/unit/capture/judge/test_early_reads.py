@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from typing import Any
 
@@ -26,6 +27,19 @@ def test_the_first_answer_that_no_replay_has_computed_is_an_error() -> None:
     assert taken.startswith(__file__)
     assert int(read.rpartition(":")[2]) == int(taken.rpartition(":")[2]) + 1
     assert begun == captured.seen.where
+
+
+def test_a_replay_of_another_thread_computes_them_too() -> None:
+    with looking() as look:
+        x = torch.ones(3)
+        captured, other = look.capture(lambda: x * 2), look.capture(lambda: x * 3)
+        thread = threading.Thread(target=captured.graph.replay)
+        thread.start()
+        thread.join()
+        assert captured.result.sum().item() == 6
+        assert look.kinds() == []
+        other.result.sum().item()
+        assert look.kinds() == ["unfilled-read"]
 
 
 def test_what_runs_between_pieces_and_is_thrown_away_is_right() -> None:

@@ -33,6 +33,16 @@ def test_a_number_that_was_read_from_a_tensor_and_would_be_another_one() -> None
         assert "it would read 8 now" in what
 
 
+def test_the_size_of_a_tensor_is_no_number_that_was_read() -> None:
+    with looking() as look:
+        lengths, x = torch.tensor([3, 7]), torch.ones(7, 1)
+        lengths.max().item()
+        captured = look.capture(lambda: x.expand(7, 2).reshape(2, 7).contiguous() * 2)
+        lengths.fill_(8)
+        captured.replay()
+        assert suspicions(look) == []
+
+
 def test_a_number_that_its_line_has_read_again() -> None:
     def longest(lengths: Any) -> Any:
         return lengths.max().item()

@@ -37,6 +37,44 @@ def test_a_plan_of_lengths_that_have_changed_is_an_error_with_three_lines() -> N
         assert lines == [first, first + 1, first + 4]
 
 
+@pytest.mark.parametrize("refreshed", [False, True])
+def test_lengths_that_were_drawn_and_computed_with_are_an_input_as_others_are(
+    refreshed: bool,
+) -> None:
+    with looking() as look:
+        lengths = torch.zeros(3, dtype=torch.int64)
+
+        def fill() -> None:
+            drawn = torch.randint(1, 100, (3,)) * 2
+            lengths.copy_(drawn.clamp_(min=lengths.max() + 1))
+
+        fill()
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        for _ in range(2):
+            fill()
+            if refreshed:
+                torch.cumsum(lengths, 0, out=plan)
+            captured.replay()
+        found = told(look)
+    assert [each["kind"] for each in found.get("errors", ())] == ["stale-data"][refreshed:]
+    assert "not_judged" not in found
+
+
+def test_lengths_that_another_line_has_drawn_are_suspected() -> None:
+    with looking() as look:
+        lengths = torch.zeros(3, dtype=torch.int64)
+        lengths.copy_(torch.randint(1, 9, (3,)) * 2)
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        lengths.copy_(torch.randint(20, 30, (3,)) * 2)
+        captured.replay()
+        found = told(look)
+    assert [each["kind"] for each in found.get("suspicions", ())] == ["stale-data"]
+    assert "errors" not in found
+    assert "not_judged" not in found
+
+
 def test_a_plan_that_is_refreshed_in_place_is_right() -> None:
     with looking() as look:
         lengths = torch.tensor([1, 2, 3])

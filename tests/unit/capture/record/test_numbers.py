@@ -28,6 +28,17 @@ def test_the_run_before_a_capture_is_what_it_is_compared_with() -> None:
     assert known.differing({CALL._replace(where="b.py:1"): [(1,)]}) == []
 
 
+def test_numbers_that_another_graph_has_taken_are_not_those_of_the_run_before() -> None:
+    known = LineNumbers()
+    known.captured({CALL: [(2,)]})
+    known.called(CALL, (2,), 1)  # eager code beside that graph
+    assert known.differing({CALL: [(3,)]}) == []
+    known.called(CALL, (4,), 2)
+    assert known.differing({CALL: [(3,)]}) == [(CALL, (3,), (4,))]
+    known.forget_runs()
+    assert known.differing({CALL: [(3,)]}) == []
+
+
 def test_later_numbers_count_unless_a_graph_has_taken_them() -> None:
     known = LineNumbers()
     known.captured({CALL: [(1,), (2,)]})

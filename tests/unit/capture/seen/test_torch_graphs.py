@@ -34,6 +34,9 @@ class Log(Listener):
     def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
         self.log.append("replayed")
 
+    def on_replay_elsewhere(self, capture: Any) -> None:
+        self.log.append("replayed elsewhere")
+
     def on_reset(self, capture: SeenCapture) -> None:
         self.log.append("reset")
 
@@ -147,6 +150,19 @@ def test_without_a_watch_in_this_thread_they_are_what_they_were() -> None:
         made.replay()
         made.reset()
     assert made.called == [("begin", None, "global", False), "end", "replay", "reset"]
+
+
+def test_a_replay_without_a_watch_is_told_to_the_one_that_saw_the_capture() -> None:
+    kind, log = graph_class(), Log()
+    with hooks_on(kind):
+        made = kind()
+        with Watch([log]).in_force():
+            made.capture_begin()
+            made.capture_end()
+            log.log.clear()
+        made.replay()
+    assert log.log == ["replayed elsewhere"]
+    assert made.called[-1] == "replay"
 
 
 def test_while_a_check_of_ours_captures_torch_is_asked_for_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -111,6 +112,114 @@ def test_a_capture_takes_copies_of_pinned_memory() -> None:
     assert moved.is_cuda
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.usefixtures("mode")
+def test_functional_transforms_leave_tensors_where_they_lie() -> None:
+    w, places = torch.ones(2, 2, device="cuda"), []
+
+    def loss(row: Any) -> Any:
+        places.append(row.device)
+        return (row * torch.ones(2, device=row.device)).sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss))(w)
+    assert places == [GPU]
+    assert gradients.is_cuda
+    assert all(each.is_cuda for each in torch.func.jvp(torch.sin, (w,), (w,)))
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_capture_takes_a_copy_to_pinned_memory_that_nobody_waits_for() -> None:
+    there, made = torch.ones(2, device="cuda"), CUDAGraph()
+    answer, plain = torch.zeros(2, pin_memory=True), torch.zeros(2)
+    with graph(made):
+        answer.copy_(there * 3, non_blocking=True)
+    assert answer.tolist() == [0, 0]
+    made.replay()
+    assert answer.tolist() == [3, 3]
+    refused: list[Any] = [
+        lambda: answer.copy_(there),
+        lambda: plain.copy_(there, non_blocking=True),
+        lambda: plain.copy_(there, True),
+    ]
+    for copies in refused:
+        with (
+            pytest.raises(CaptureFailedError, match="reads a value on the host"),
+            graph(CUDAGraph()),
+        ):
+            copies()
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize(
+    ("number", "later"),
+    [
+        (lambda: torch.tensor(2.0), 2),
+        (lambda: torch.full((), 2.0), 2),
+        (lambda: torch.tensor(2.0, device="cuda").cpu(), 2),
+        (lambda: torch.tensor(2.0, device="cuda"), 3),
+        (lambda: torch.tensor([2.0], device="cuda")[0], 3),
+    ],
+)
+def test_a_capture_takes_a_number_of_the_host_by_value_and_one_on_a_gpu_as_memory(
+    number: Any, later: int
+) -> None:
+    there, made, value = torch.ones(2, device="cuda"), CUDAGraph(), number()
+    with graph(made):
+        product = there * value
+    made.replay()
+    assert product.tolist() == [2, 2]
+    value.fill_(3)
+    made.replay()
+    assert product.tolist() == [later, later]
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_number_beside_tensors_of_the_cpu_alone_is_read_at_each_replay() -> None:
+    made, value = CUDAGraph(), torch.tensor(2.0)
+    with graph(made):
+        product = torch.ones(2) * value
+    value.fill_(3)
+    made.replay()
+    assert product.tolist() == [3, 3]
+
+
+@pytest.mark.usefixtures("mode")
+def test_gradients_of_single_numbers_are_no_numbers_of_the_host() -> None:
+    scale, made = torch.ones((), device="cuda", requires_grad=True), CUDAGraph()
+    (gradient,) = torch.autograd.grad(scale * 3, scale)
+    with torch.no_grad(), graph(made):
+        result = torch.ones(2, device="cuda") * gradient
+    gradient.fill_(5)
+    made.replay()
+    assert result.tolist() == [5, 5]
+
+
+@pytest.mark.usefixtures("mode")
+def test_pinned_memory_says_so_and_is_a_copy_unless_it_was_pinned() -> None:
+    host = torch.zeros(2)
+    pinned = host.pin_memory()
+    assert (host.is_pinned(), pinned.is_pinned(), pinned[:1].is_pinned()) == (False, True, True)
+    assert torch.zeros(2, pin_memory=True).is_pinned()
+    assert not torch.zeros(2, device="cuda").is_pinned()
+    host.fill_(3)
+    assert pinned.tolist() == [0, 0]
+    assert pinned.pin_memory() is pinned
+
+
+def test_memory_is_pinned_also_where_a_session_has_hooked_the_method(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @functools.wraps(torch.Tensor.pin_memory)
+    def hooked(tensor: Any, *args: Any) -> Any:
+        if torch.overrides.has_torch_function((tensor,)):
+            return torch.overrides.handle_torch_function(hooked, (tensor,), tensor, *args)
+        raise RuntimeError("refused")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", hooked)
+    with CudaTensors():
+        assert torch.zeros(2).pin_memory().is_pinned()
+
+
 def test_threads_that_are_started_meanwhile_make_them_too() -> None:
     found: list[bool] = []
     with CudaTensors().in_this_thread_and_new_ones():
@@ -127,6 +236,9 @@ def test_memory_that_is_gone_is_forgotten(mode: CudaTensors) -> None:
     for _ in range(3 * 4096):
         torch.ones(1, device="cuda")
     assert len(mode._noted) <= 2 * 4096
+    for _ in range(3 * 4096):
+        torch.tensor(1.0)
+    assert len(mode._numbers) <= 2 * 4096
 
 
 def test_nothing_is_told_otherwise_afterwards() -> None:

@@ -143,6 +143,20 @@ def test_torch_s_own_classes_make_stand_ins_where_they_have_other_names() -> Non
             a_stream()
 
 
+def test_marks_for_a_profiler_are_no_error() -> None:
+    x, made = torch.ones(2), None
+    with in_force():
+        made = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(made), torch.cuda.nvtx.range("forward"):
+            torch.cuda.nvtx.range_push("inner")
+            y = x * 2
+            torch.cuda.nvtx.range_pop()
+            torch.cuda.nvtx.mark("done")
+        torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("outer"))
+        made.replay()
+    assert y.tolist() == [2, 2]
+
+
 def test_a_capture_left_open_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="never ended"), in_force():
         torch.cuda.CUDAGraph().capture_begin()
