@@ -13,7 +13,7 @@ from typing import Any
 from warnings import catch_warnings, filterwarnings
 
 from pytest_cudafork.compat import standard_library, written_in_c
-from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, subprocess
+from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, subprocess, time
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants import leftovers
@@ -23,6 +23,7 @@ from pytest_cudafork.process.forking.short_stack import DueFork, Steps, Turn, pe
 from pytest_cudafork.process.protocol import frames, sockets
 from pytest_cudafork.settings import environment
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
 _WARNS_OF_FORKS = sys.version_info >= (3, 12)
 
 
@@ -240,6 +241,32 @@ def wait_for_program(process: subprocess.Popen[bytes]) -> int | None:
     exitcode = _wait(process.pid)
     process.returncode = exitcode or 0
     return exitcode
+
+
+def has_ended(process: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
+    """Wait so long for the end of a program; ``returncode`` then says how it ended.
+
+    ``Popen.poll`` and ``wait`` take a lock, which stays taken where Ctrl-C comes right after that:
+    from then on they see no end. One that others have reaped ended well, as there.
+    """
+    deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE
+    while process.returncode is None:
+        try:
+            end = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            process.returncode = 0
+            break
+        if end is not None:
+            exited = end.si_code == os.CLD_EXITED
+            process.returncode = end.si_status if exited else -end.si_status
+            _wait(process.pid)
+            break
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    return True
 
 
 def start_spawn(

@@ -166,7 +166,7 @@ class ServerProcess:
     @property
     def is_gone(self) -> bool:
         """Whether it has ended, or is about to."""
-        return self._hung_up or self._process.poll() is not None
+        return self._hung_up or launch.has_ended(self._process)
 
     def descriptors(self) -> list[int]:
         """Return what leads to it and to the children that it has forked ahead."""
@@ -189,9 +189,8 @@ class ServerProcess:
 
     def _failed_start(self, error: Exception) -> CannotFork:
         """Say why it did not get ready."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=0 if isinstance(error, NoAnswerError) else CLOSE_SECONDS)
-        if self._process.returncode is None:
+        silent = isinstance(error, NoAnswerError)
+        if not launch.has_ended(self._process, 0.0 if silent else CLOSE_SECONDS):
             self._process.kill()
         self._quiet = True  # the reason is told where it is asked for
         how = str(error) if isinstance(error, NoAnswerError) else ""
@@ -402,14 +401,12 @@ class ServerProcess:
         self._quiet = True  # whoever does this knows
         with contextlib.suppress(OSError):
             self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
-            self._process.wait(timeout=CLOSE_SECONDS)
-        return self.exitcode(0.0)
+        return self.exitcode(CLOSE_SECONDS)
 
     def exitcode(self, seconds: float) -> int:
         """Wait so long for its end; return its exit code, that of SIGKILL if it has not ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return int(self._process.wait(timeout=seconds))
+        if launch.has_ended(self._process, seconds):
+            return int(self._process.returncode)
         return -signal.SIGKILL
 
     def _is_done(self, deadline: float) -> bool:
@@ -424,19 +421,16 @@ class ServerProcess:
 
         One that has ended by itself is asked how, too: it may have died a moment ago.
         """
-        trouble = ""
-        try:
-            code = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        if launch.has_ended(self._process, max(0.0, deadline - time.monotonic())):
+            code = self._process.returncode
             trouble = exit_status.describe(code) if code != 0 else ""
-        except subprocess.TimeoutExpired:
+        else:
             trouble = self._silence or f"did not end within {CLOSE_SECONDS:g} s"
             trouble += " and was killed"
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                if hang_stacks.ask(self.pid):
-                    self._process.wait(timeout=_STACKS_SECONDS)
+            if hang_stacks.ask(self.pid):
+                launch.has_ended(self._process, _STACKS_SECONDS)
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
-                self._process.wait(timeout=CLOSE_SECONDS)
+            launch.has_ended(self._process, CLOSE_SECONDS)  # unless it hangs in the kernel
         if trouble and not self._quiet:
             log = exit_status.shorten(self.log)
             text = f"the fork server {trouble} {self._when}; it wrote:\n{log or '(nothing)'}"

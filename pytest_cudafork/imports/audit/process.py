@@ -254,7 +254,7 @@ class FreshImport(WatchedProcess):
             if status is not None:
                 return status
             process_state.wake(self._process.pid)  # the module may have stopped it
-            if self._process.poll() is not None:
+            if launch.has_ended(self._process):
                 return self._wait(0.0)  # it may have been written in between
         return None
 
@@ -279,11 +279,9 @@ class FreshImport(WatchedProcess):
         """End it, with all that descends from it."""
         # Before the interpreter has said something, nobody but the supervisor knows of it.
         self._hang_up.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.0 if self.pid else _END_SECONDS)
-        if self._process.returncode is None:
+        if not launch.has_ended(self._process, 0.0 if self.pid else _END_SECONDS):
             self._process.kill()
-            self._process.wait()
+            launch.wait_for_program(self._process)
         leftovers.end({self._cookie: self.pid or self._process.pid})
         self._things.close()
 

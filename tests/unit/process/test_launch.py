@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,7 @@ from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.forking import short_stack
 from pytest_cudafork.process.protocol import frames, messages
 from tests.support.descriptors import open_descriptors
+from tests.support.signal_at import SignalAt
 
 HERE = "tests.unit.process.test_launch"
 
@@ -251,6 +254,39 @@ def test_how_one_ended_that_somebody_else_has_reaped_is_not_known() -> None:
         os.waitpid(process.pid, 0)
         assert launch.wait_for_program(process) is None
         assert process.returncode == 0  # Popen does not wait for it any more
+
+
+def test_the_end_of_a_program_is_seen_wherever_ctrl_c_comes_while_somebody_asks() -> None:
+    for number in itertools.count(1):
+        program = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.exit(3)"])
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+        at = SignalAt(number, signal.SIGINT)
+        with contextlib.suppress(KeyboardInterrupt), at:
+            launch.has_ended(program, 60)
+        assert launch.has_ended(program), f"at {number}"
+        assert program.returncode == 3, f"at {number}"
+        if not at.sent:
+            break
+    assert number > 3
+
+
+def test_a_program_that_runs_has_not_ended_and_one_that_was_killed_says_by_what() -> None:
+    program = subprocess.Popen(["sleep", "600"])
+    began = time.monotonic()
+    assert not launch.has_ended(program)
+    assert not launch.has_ended(program, 0.2)
+    assert 0.2 <= time.monotonic() - began < 60
+    program.kill()
+    assert launch.has_ended(program, 60)
+    assert program.returncode == -signal.SIGKILL
+    assert launch.has_ended(program)
+
+
+def test_one_that_others_have_reaped_has_ended() -> None:
+    program = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.exit(3)"])
+    os.waitpid(program.pid, 0)
+    assert launch.has_ended(program)
+    assert program.returncode == 0
 
 
 def test_an_ended_child_is_known_by_its_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
