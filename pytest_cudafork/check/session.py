@@ -221,13 +221,14 @@ def _make_ledger(config: pytest.Config, path: str) -> str:
     """
     from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
     from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
+    from pytest_cudafork.observe.base.undo import only_here
 
     try:
         # A session that a test starts may inherit the name of the file in which the session of
         # that test is writing; emptying that would lose what it has seen.
         if not path or _same_file(path, environment.value(environment.LEDGER)):
             made = make_ledger()
-            config.add_cleanup(lambda: remove_ledger(made.path))
+            config.add_cleanup(only_here(lambda: remove_ledger(made.path)))
             return made.path
         Ledger(path).create()
     except LedgerError as error:

@@ -171,3 +171,35 @@ def test_it_ends_with_the_block_whatever_ends_that() -> None:
         raise CudaForkError("of somebody")
     assert watched.touches == ()
     assert environment().keys() <= os.environ.keys()
+
+
+CHILD_LEAVES = f"""\
+import os, sys
+from pytest_cudafork import PoisonedTouchError, watch
+def touch():
+    {TOUCH}
+def works():
+    with watch() as watched:
+        touch()
+        pid = os.fork()
+        if pid == 0:
+            touch()
+            sys.exit(0)  # leaves the block, too
+        os.waitpid(pid, 0)
+    return watched
+watched = works()
+assert len(watched.touches) == 2, watched
+assert watched.unseen == (), watched
+try:
+    watched.check()
+except PoisonedTouchError:
+    sys.exit(5)
+"""
+
+
+def test_a_forked_child_that_leaves_the_block_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+    program = tmp_path / "leaves.py"
+    program.write_text(CHILD_LEAVES)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, program], env=env, timeout=LIMIT).returncode == 5
+    assert list(tmp_path.iterdir()) == [program]
