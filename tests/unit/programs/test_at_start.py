@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(at_start, "_start_waiter", lambda *words: seen.append(words))
     monkeypatch.setattr(watches, "begin_inherited", lambda: seen.append("begun"))
     monkeypatch.setattr(leftovers, "mark_process", lambda mark: seen.append(mark))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     return seen
 
@@ -120,3 +122,25 @@ def test_the_kernel_says_whether_a_program_has_more_rights(secure: int, tmp_path
     assert at_start._has_more_rights(str(vector)) is bool(secure)
     assert not at_start._has_more_rights()
     assert not at_start._has_more_rights(str(tmp_path / "none"))  # then by its user
+
+
+def test_a_program_without_an_interpreter_of_its_own_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one is that has Python built in."""
+    monkeypatch.setattr(sys, "executable", "")
+    settings = WatchSettings("/x/ledger", "absent", "poison")
+    with pytest.raises(RuntimeError, match=r"sys\.executable names none"):
+        at_start._start_waiter("/x/report", settings, bytes(16))
+
+
+def test_what_the_waiter_is_given_is_above_the_streams() -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.closerange(0, 3)
+            fd = at_start._above_the_streams(os.open(os.devnull, os.O_RDONLY))
+            os._exit(0 if fd > 2 and os.dup(fd) == 0 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
