@@ -13,6 +13,7 @@ from pytest_cudafork.compat.unpatched import contextlib, os, struct, time
 from pytest_cudafork.observe.handed_on import ROOT, WatchSettings, variables_for_program
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.arguments import check_new_file
 
 LEVEL = "poison"
 _AT_SECURE = 23  # of the values that the kernel hands to a program, see getauxval(3)
@@ -66,8 +67,10 @@ def _begin(report: str) -> None:
     Raises:
         OSError: The report or the ledger cannot be written, or no process be started.
         RuntimeError: No program is known that could write the report.
+        ValueError: The report would be written over a program.
 
     """
+    check_new_file(report)
     with open(report, "w", encoding="utf-8"):
         pass  # better known now
     with contextlib.ExitStack() as undo:
@@ -137,9 +140,7 @@ def _become(command: list[str], pidfd: int) -> None:
         os.dup2(nowhere, stream)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if (
-            fd > _LAST_STREAM and fd != pidfd
-        ):  # one is that of the list itself, closed by now
+        if fd > _LAST_STREAM and fd != pidfd:  # one is that of the list itself, closed by now
             with contextlib.suppress(OSError):
                 os.close(fd)
     os.set_inheritable(pidfd, True)

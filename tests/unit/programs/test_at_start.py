@@ -65,6 +65,17 @@ def test_a_report_that_cannot_be_written_is_told_and_stops_nothing(
     assert environment.value(environment.RUN) == ""  # nobody tells it again
 
 
+def test_a_program_is_not_written_over(
+    started: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "serve.py"
+    program.write_text("pass")
+    environment.put(environment.RUN, str(program))
+    at_start.begin()
+    assert (started, program.read_text()) == ([], "pass")
+    assert "'serve.py' is a Python file" in capsys.readouterr().err.replace(f"{tmp_path}/", "")
+
+
 def test_nothing_is_left_where_no_process_can_be_had(
     started: list[Any],
     tmp_path: Path,
