@@ -176,9 +176,11 @@ class Observer:
     def note_process(self, *, began: bool = True) -> None:
         """Write that this process is watched, and whether it began just now, by exec."""
         argv = [str(arg) for arg in sys.orig_argv[:8]]
-        more = {} if began else {"began": False}
+        more: dict[str, object] = {} if began else {"began": False}
         if began and self.early:
             more["early"] = True
+        if blocks := environment.value(environment.BLOCKS):
+            more["blocks"] = blocks.split()
         self._append("process", ppid=os.getppid(), argv=argv, **more)
 
     def _note_start(self, method: str, stack: list[StackItem]) -> None:
