@@ -240,8 +240,7 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
         block = Block(os.urandom(_NAME_BYTES).hex(), len(found.observer.records()), shares)
         watched = Watched(found, block)
         found.observer.note_process(began=False)
-        outer = environment.value(environment.BLOCKS)
-        environment.set_variable(undo, environment.BLOCKS, f"{outer} {block.name}".strip())
+        _name_block(undo, block.name)
         passing: BaseException | None = None
         try:
             yield watched
@@ -252,6 +251,23 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
             found.refusals.settle(passing)
             del passing  # with its traceback it would hold this frame, and so itself
             watched._end()
+
+
+def _name_block(undo: ExitStack, name: str) -> None:
+    """Tell what is started from now on in which block that is, until ``undo`` is closed.
+
+    Blocks of several tasks may end in any order.
+    """
+
+    def take_back() -> None:
+        left = [each for each in environment.value(environment.BLOCKS).split() if each != name]
+        environment.take(environment.BLOCKS)
+        if left:
+            environment.put(environment.BLOCKS, " ".join(left))
+
+    outer = environment.value(environment.BLOCKS)
+    environment.put(environment.BLOCKS, f"{outer} {name}".strip())
+    undo.callback(take_back)
 
 
 def _in_force(undo: ExitStack, *, guard: bool, device: str | None) -> Watch:

@@ -21,6 +21,7 @@ from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.programs.watching import own_records
+from pytest_cudafork.settings.environment import BLOCKS
 from tests.support.programs import LIMIT, TOUCHES_AND_FORKS, environment, wait_until
 
 # A driver that was loaded stays: what comes later in this process would see it, initialized.
@@ -284,3 +285,12 @@ def test_one_that_has_lost_its_parent_is_known_if_it_was_watched(tmp_path: Path)
         assert [one.pid for one in watched.running] == [pid]
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def test_blocks_that_do_not_end_within_each_other_say_what_is_lost() -> None:
+    first, second = watch(), watch()  # as in two tasks
+    with first:
+        watched = second.__enter__()
+    second.__exit__(None, None, None)
+    assert any("cannot be read any more" in words for words in watched.unseen)
+    assert BLOCKS not in os.environ
