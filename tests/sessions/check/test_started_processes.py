@@ -350,3 +350,19 @@ def test_what_a_test_starts_fails_the_test_in_whatever_process_it_runs(
         "test_clean": "PASSED",
     }
     assert "too late" not in result.stdout.str() + result.stderr.str()
+
+
+def test_an_older_python_is_left_alone(pytester: pytest.Pytester) -> None:
+    """Whose start-up finds the same ``sitecustomize``; it cannot import what follows."""
+    older = (
+        "import sys; sys.version_info = (3, 9, 18); import sitecustomize;"
+        "assert not any(name.startswith('pytest_cudafork') for name in sys.modules)"
+    )
+    pytester.makepyfile(
+        test_it=module(f"""
+def test_old():
+    done = subprocess.run([sys.executable, "-S", "-c", {older!r}], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+""")
+    )
+    check(pytester, "fork").assert_outcomes(passed=1)
