@@ -261,6 +261,10 @@ class Observer:
             limits=list(self.limits),
         )
 
+    def note_limit(self, words: str) -> None:
+        """Write what this watch does not see."""
+        self._append("watch", limits=[words])
+
     def note_host(self, **fields: object) -> None:
         """Write what became of a worker on another host, when it has ended."""
         self._append("host", **fields)

@@ -428,3 +428,20 @@ def test_the_variable_watches_a_program_however_it_is_started(
     told = json.loads(report.read_text())
     assert [touch["call"] for touch in told["touches"]] == ["cuInit"]
     assert (told["seconds"] >= 1, told["not_observable"]) == (True, [])
+
+
+def test_a_session_with_the_check_is_said_to_tell_of_itself(tmp_path: Path, write: Write) -> None:
+    write(
+        "import ctypes, os\ndef test_touch():\n    ctypes.CDLL('libcuda.so.1').cuInit(0)\n",
+        "test_it.py",
+    )
+    words = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "test_it.py")
+    env = environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTEST_PLUGINS="pytest_cudafork.plugin")
+    for check, touches, unseen in (("poison", 0, 1), ("off", 1, 0)):
+        env["PYTEST_CUDA_FORK_CHECK"] = check
+        done = watched("--report", "r.json", "--json", *words, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = json.loads((tmp_path / "r.json").read_text())
+        assert len(told["touches"]) == touches
+        assert len(told["not_observable"]) == unseen
+        assert not unseen or "and tells of that itself" in told["not_observable"][0]
