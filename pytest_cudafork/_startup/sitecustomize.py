@@ -9,6 +9,8 @@ import gc
 import os
 import sys
 
+_OLDEST = (3, 10)
+
 
 def _hand_over() -> None:
     """Import the ``sitecustomize`` that this one hides, as if this one did not exist."""
@@ -33,6 +35,8 @@ def _take_off(root: str) -> None:
 
 
 def _watch(root: str) -> None:
+    if sys.version_info < _OLDEST:  # another Python, in which the plugin cannot run
+        return
     sys.path.append(root)  # the process may run in an environment of its own
     collects = gc.isenabled()
     gc.disable()  # all that is imported stays: to look for garbage in it takes a tenth of the time

@@ -34,6 +34,7 @@ class BaselineHooks:
         self._observer = watch.observer
         self._acceptance = watch.acceptance
         self._check = check
+        self._pid = os.getpid()
         self._passed = ""
         """The test whose body has passed last."""
         self._places: frozenset[str] | None = None
@@ -101,8 +102,8 @@ class BaselineHooks:
 
         The check's own end has been: it is registered later, so it is asked first.
         """
-        if self._joined:
-            return
+        if self._joined or os.getpid() != self._pid:
+            return  # the session's own process will; a forked child may come to this end, too
         records = self._observer.records()
         stopped = self._why_stopped(session, exitstatus)
         partial = stopped or self._why_partial(records)

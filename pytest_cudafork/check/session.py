@@ -156,11 +156,17 @@ def _is_xdist_worker() -> bool:
 
 
 def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:
-    from pytest_cudafork.check.watch import Watch
+    from pytest_cudafork.check.watch import Watch, current_watch
     from pytest_cudafork.observe.handed_on import WatchSettings
     from pytest_cudafork.observe.witnesses import WitnessError
 
     settings = session.settings
+    outer = current_watch()
+    if outer is not None and environment.value(environment.PHASE) == environment.PROGRAM:
+        outer.observer.note_limit(
+            f"what the pytest session in process {owner} did: it has --cuda-fork-check, and tells "
+            "of that itself"
+        )
     # A session that a test of another session starts is not yet in any test of its own.
     undo = ExitStack()
     environment.unset_variable(undo, environment.TEST)
@@ -221,13 +227,14 @@ def _make_ledger(config: pytest.Config, path: str) -> str:
     """
     from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
     from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
+    from pytest_cudafork.observe.base.undo import only_here
 
     try:
         # A session that a test starts may inherit the name of the file in which the session of
         # that test is writing; emptying that would lose what it has seen.
         if not path or _same_file(path, environment.value(environment.LEDGER)):
             made = make_ledger()
-            config.add_cleanup(lambda: remove_ledger(made.path))
+            config.add_cleanup(only_here(lambda: remove_ledger(made.path)))
             return made.path
         Ledger(path).create()
     except LedgerError as error:

@@ -56,7 +56,9 @@ def begin(config: pytest.Config, lender: Lender) -> None:
         return
     manager = config.pluginmanager
     if settings.pack:
-        costs = _read("--cuda-fork-pack", settings.pack, lender)
+        # A first run that is recorded in the file by which the next one is packed.
+        begins = settings.pack == settings.profile and not os.path.lexists(settings.pack)
+        costs = {} if begins else _read("--cuda-fork-pack", settings.pack, lender)
         manager.register(Packing(costs, lender), "cudafork-packing")
     if settings.profile:
         earlier: dict[str, Cost] = {}

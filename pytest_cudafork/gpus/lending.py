@@ -75,8 +75,10 @@ class Lender:
         if self.phantom and not config.stash[SESSION].joined:
             import shutil
 
+            from pytest_cudafork.observe.base.undo import only_here
+
             path = lock_path(config)
-            config.add_cleanup(lambda: shutil.rmtree(path, ignore_errors=True))
+            config.add_cleanup(only_here(lambda: shutil.rmtree(path, ignore_errors=True)))
 
     @property
     def phantom(self) -> bool:

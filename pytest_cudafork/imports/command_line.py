@@ -31,6 +31,7 @@ from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.values.records import Outcome
 from pytest_cudafork.imports.values.targets import Target
 from pytest_cudafork.settings import devices, environment, import_options, option
+from pytest_cudafork.settings.arguments import check_new_file
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import typed
 
@@ -73,6 +74,7 @@ def main(args: Sequence[str]) -> int:
 def _run(args: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_args(args)
+    _check_files(parser, given)
     if given.fail_on is not None and given.update:
         parser.error("--fail-on judges a commit, and --update accepts what is there: use one")
     for flag in ("fail_on", "preload") if _settings(given).since else ():
@@ -106,6 +108,23 @@ def _run(args: Sequence[str]) -> int:
     if Outcome.ERROR in outcomes or any(line.tone == "bad" for line in written):
         return USAGE
     return TOUCHES if Outcome.FAILED in outcomes else CLEAN
+
+
+def _check_files(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """End with a usage error, before the audit, where a file of its results cannot be written."""
+    taken: dict[str, str] = {}
+    for name in ("json", "sarif", "graph"):
+        flag, path = f"--{name}", getattr(given, name, "")
+        if not path:
+            continue
+        try:
+            check_new_file(path, flag)
+        except ValueError as error:
+            parser.error(f"{flag}: {error}")
+        if not os.path.exists(path) or os.path.isfile(path):  # no pipe, no device
+            other = taken.setdefault(os.path.realpath(path), flag)
+            if other != flag:
+                parser.error(f"{flag}: {path!r} is the file of {other}, too: name another")
 
 
 @contextlib.contextmanager

@@ -176,9 +176,11 @@ class Observer:
     def note_process(self, *, began: bool = True) -> None:
         """Write that this process is watched, and whether it began just now, by exec."""
         argv = [str(arg) for arg in sys.orig_argv[:8]]
-        more = {} if began else {"began": False}
+        more: dict[str, object] = {} if began else {"began": False}
         if began and self.early:
             more["early"] = True
+        if blocks := environment.value(environment.BLOCKS):
+            more["blocks"] = blocks.split()
         self._append("process", ppid=os.getppid(), argv=argv, **more)
 
     def _note_start(self, method: str, stack: list[StackItem]) -> None:
@@ -258,6 +260,10 @@ class Observer:
             witness=self.witnesses.words if self.witnesses else "none",
             limits=list(self.limits),
         )
+
+    def note_limit(self, words: str) -> None:
+        """Write what this watch does not see."""
+        self._append("watch", limits=[words])
 
     def note_host(self, **fields: object) -> None:
         """Write what became of a worker on another host, when it has ended."""

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_cudafork.documents.form import FORMAT, FORMAT_VERSION
 from pytest_cudafork.documents.writing import printable, write_at_once
 from pytest_cudafork.observe.story.plain_text import plain
+from pytest_cudafork.settings.arguments import check_new_file
 from pytest_cudafork.settings.report_options import lacks_for_html
 
 WRITTEN, USAGE = 0, 2
@@ -37,7 +38,7 @@ def main(args: Sequence[str]) -> int:
     if lacks := lacks_for_html():
         parser.exit(USAGE, f"{parser.prog}: error: {lacks}\n")
     try:
-        _refuse_same(given.session, given.page)
+        _refuse_page(given.session, given.page)
         page = _page_of(given.session)
         write_at_once(given.page, page)
     except (DocumentError, OSError) as error:
@@ -59,7 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _refuse_same(session: str, page: str) -> None:
+def _refuse_page(session: str, page: str) -> None:
+    try:
+        check_new_file(page)
+    except ValueError as error:
+        raise DocumentError(str(error)) from None
     if session != "-" and os.path.exists(page) and os.path.samefile(session, page):
         raise DocumentError(f"{page}: the page would be written over the session's JSON")
 

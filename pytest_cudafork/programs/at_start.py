@@ -13,10 +13,12 @@ from pytest_cudafork.compat.unpatched import contextlib, os, struct, time
 from pytest_cudafork.observe.handed_on import ROOT, WatchSettings, variables_for_program
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.arguments import check_new_file
 
 LEVEL = "poison"
 _AT_SECURE = 23  # of the values that the kernel hands to a program, see getauxval(3)
 _MARK_BYTES = 16
+_LAST_STREAM = 2
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from pytest_cudafork.programs.waiter import main; main(sys.argv[2:])"
@@ -64,8 +66,11 @@ def _begin(report: str) -> None:
 
     Raises:
         OSError: The report or the ledger cannot be written, or no process be started.
+        RuntimeError: No program is known that could write the report.
+        ValueError: The report would be written over a program.
 
     """
+    check_new_file(report)
     with open(report, "w", encoding="utf-8"):
         pass  # better known now
     with contextlib.ExitStack() as undo:
@@ -88,9 +93,12 @@ def _start_waiter(report: str, settings: WatchSettings, mark: bytes) -> None:
 
     Raises:
         OSError: No process can be had.
+        RuntimeError: It is not known which program is a Python.
 
     """
-    pidfd = os.pidfd_open(os.getpid())
+    if not sys.executable:  # of a program that has Python built in
+        raise RuntimeError("what writes the report is a Python, and sys.executable names none")
+    pidfd = _above_the_streams(os.pidfd_open(os.getpid()))
     try:
         words = [report, settings.to_text(), mark.hex(), str(os.getpid()), str(pidfd)]
         began = str(time.monotonic())
@@ -103,9 +111,21 @@ def _start_waiter(report: str, settings: WatchSettings, mark: bytes) -> None:
                     _become(code, pidfd)
             finally:
                 os._exit(0)
-        os.waitpid(child, 0)
+        with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored: the kernel has reaped it
+            os.waitpid(child, 0)
     finally:
         os.close(pidfd)
+
+
+def _above_the_streams(fd: int) -> int:
+    """Return a descriptor above 2: a program that was started without streams gives out theirs."""
+    low = []
+    while fd <= _LAST_STREAM:
+        low.append(fd)
+        fd = os.dup(fd)
+    for each in low:
+        os.close(each)
+    return fd
 
 
 def _become(command: list[str], pidfd: int) -> None:
@@ -116,11 +136,11 @@ def _become(command: list[str], pidfd: int) -> None:
 
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
+    for stream in range(_LAST_STREAM + 1):
         os.dup2(nowhere, stream)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > 2 and fd != pidfd:  # one of them is that of the list itself, closed by now
+        if fd > _LAST_STREAM and fd != pidfd:  # one is that of the list itself, closed by now
             with contextlib.suppress(OSError):
                 os.close(fd)
     os.set_inheritable(pidfd, True)

@@ -216,8 +216,9 @@ def _method_in_force(
 
 
 _BLIND = {
-    First.PYTHON: "the program's first process was not watched (it ended before its first line, or "
-    "its interpreter was told to leave its start-up out), so that nothing is known of it",
+    First.PYTHON: "the program's first process was not watched (it ended before its first line, "
+    "its interpreter was told to leave its start-up out, or is older than Python 3.10), so that "
+    "what it does is not known, or not by which line",
     First.SEEN: "forks of the program's first process, which is no Python; its touches of CUDA are "
     "seen in the driver",
     First.UNSEEN: "what the program's first process does, which is no Python",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
+from pytest_cudafork.observe.base.undo import only_here
 from pytest_cudafork.settings import devices
 
 
@@ -50,5 +51,5 @@ def new_ledger(
         Ledger(path).create()
         return path
     ledger = make_ledger("run-", folder, shared=os.geteuid() == 0, outlives=outlives)
-    undo.callback(remove_ledger, ledger.path)
+    undo.callback(only_here(lambda: remove_ledger(ledger.path)))
     return ledger.path

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.settings.arguments import check_new_file
 
 USAGE = (
     "usage: python -m pytest_cudafork run [options] SCRIPT [ARGUMENT ...]\n"
@@ -97,9 +98,7 @@ def parse(args: Sequence[str]) -> RunOptions:
             found[name] = _read(name, value if equals else "check")
         elif word.startswith("--") and name in _VALUES:
             if not equals:
-                if not rest:
-                    raise UsageError(f"--{name} needs a value")
-                value = rest.pop(0)
+                value = _next_word(name, rest)
             found[name] = _read(name, value)
         else:
             raise UsageError(_unknown(word))
@@ -107,9 +106,28 @@ def parse(args: Sequence[str]) -> RunOptions:
     options = RunOptions(command=command, program=program)._replace(**found)  # type: ignore[arg-type]
     if options.json and not options.report:
         raise UsageError("--json: name the file that it goes to with --report FILE")
+    if options.report and os.path.realpath(options.report) == os.path.realpath(options.ledger):
+        raise UsageError(f"--report: {options.report!r} is the file of --ledger, too: name another")
     if options.allow and not options.guard:
         raise UsageError("--allow: no fork is refused, so none has to be allowed: add --guard")
     return options
+
+
+def _next_word(name: str, rest: list[str]) -> str:
+    """Take the value of an option.
+
+    Raises:
+        UsageError: There is none, or it was forgotten and what follows is another option.
+
+    """
+    if not rest:
+        raise UsageError(f"--{name} needs a value")
+    if rest[0].startswith("-"):
+        raise UsageError(
+            f"--{name} needs a value, and {rest[0]} looks like an option: if it is the value, "
+            f"write --{name}={rest[0]}"
+        )
+    return rest.pop(0)
 
 
 def _unknown(word: str) -> str:
@@ -130,6 +148,11 @@ def _read(name: str, value: str) -> object:
     """
     if not value:
         raise UsageError(f"--{name}: the value is empty")
+    if name == "report":
+        try:
+            check_new_file(value, "--report")
+        except ValueError as error:
+            raise UsageError(f"--report: {error}") from None
     if name in ("report", "ledger"):
         return os.path.abspath(value)
     if name == "captures" and value not in _CAPTURES:

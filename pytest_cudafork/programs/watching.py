@@ -5,21 +5,50 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 from pytest_cudafork.check.findings import Finding, tell, worst
 from pytest_cudafork.check.watch import Watch, current_watch
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.story.touch import Touch
+from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.programs.account import Account
 from pytest_cudafork.programs.deeds import Deeds, Fork, read_deeds
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
+from pytest_cudafork.programs.program import LeftProcess
 from pytest_cudafork.settings import Level, environment
 
+_HELPERS = (
+    "from multiprocessing.forkserver import main",
+    "from multiprocessing.resource_tracker import main",
+    "torch_shm_manager",
+    "from pytest_cudafork.process.",
+)
+"""What the command line of a process holds that stays for the next one that asks: of
+``multiprocessing``, of torch and of this package."""
+_NAME_BYTES = 4
+_NANOSECONDS = 1e9
+_SLACK_SECONDS = 1.0
 _REFUSING = frozenset({Level.FORK.value, Level.TOUCH.value})
+
+
+class Block(NamedTuple):
+    """A block of ``watch()``.
+
+    Attributes:
+        name: By which what is started in it knows it.
+        told_before: How many records the ledger held when it began.
+        shares: Whether that is the ledger of a watch that was in force already.
+
+    """
+
+    name: str
+    told_before: int
+    shares: bool
 
 
 class Watched:
@@ -28,18 +57,22 @@ class Watched:
     Each question is answered from the ledger as it is now, or as it was when the watch ended.
     """
 
-    def __init__(self, watch: Watch, *, told_before: int) -> None:
-        """Read the ledger of a watch from a record on: an outer watch may have written before."""
+    def __init__(self, watch: Watch, block: Block) -> None:
+        """Read the ledger of a watch from the beginning of a block on."""
         self._observer = watch.observer
-        self._told_before = told_before
+        self._block = block
         self._pid = os.getpid()
         self._began = time.monotonic()
+        self._before = frozenset(leftovers.descendants(self._pid))
         self._kept: Deeds | None = None
+        self._running: tuple[LeftProcess, ...] = ()
         self._seconds = 0.0
 
     def _end(self) -> None:
         """Keep what the ledger says, which may be gone afterwards."""
         deeds, self._seconds = self._deeds(), time.monotonic() - self._began
+        if os.getpid() == self._pid:  # a forked child may leave the block, too
+            self._running = _running_on(self._pid, self._before, deeds)
         self._kept = deeds
 
     def _deeds(self) -> Deeds:
@@ -47,8 +80,13 @@ class Watched:
             return self._kept
         observer = self._observer
         everything = observer.records()
-        before, after = everything[: self._told_before], everything[self._told_before :]
-        records = own_records(after, self._pid)
+        before, after = (
+            everything[: self._block.told_before],
+            everything[self._block.told_before :],
+        )
+        records = after
+        if self._block.shares:
+            records = own_records(before, after, self._pid, self._block.name)
         limits = list(observer.limits)
         if observer.early and not any(record["k"] == "touch" for record in before):
             limits.insert(0, "CUDA was initialized before the watch began; by whom is not known")
@@ -78,6 +116,14 @@ class Watched:
         """What could not be seen, in words: that is not the same as clean."""
         return self._deeds().unseen
 
+    @property
+    def running(self) -> tuple[LeftProcess, ...]:
+        """What was started in the block and ran on at its end, as far as that is known.
+
+        What it does from then on is not seen.
+        """
+        return self._running
+
     def check(self) -> None:
         """Check that nothing is an error.
 
@@ -95,24 +141,76 @@ class Watched:
     def __str__(self) -> str:
         """Tell it, as ``python -m pytest_cudafork run`` would."""
         seconds = self._seconds if self._kept is not None else time.monotonic() - self._began
-        return Account((), None, seconds, self._deeds(), self._observer.simulated).text()
+        deeds, running = self._deeds(), tuple((one.pid, one.command) for one in self._running)
+        return Account((), None, seconds, deeds, self._observer.simulated, running).text()
 
 
-def own_records(records: Iterable[Record], pid: int) -> list[Record]:
-    """Return the records of a process and of what descends from it, as far as they tell.
+def _running_on(pid: int, before: Collection[int], deeds: Deeds) -> tuple[LeftProcess, ...]:
+    """Return what runs of a process's descendants, but for those from before and for helpers.
 
-    Of a watch that is also that of others, as in a test session with several workers.
+    One that has lost its parent is known where it is a Python that was watched.
     """
-    records = list(records)
-    parents = {int(r["pid"]): int(r["ppid"]) for r in records if r.get("ppid") is not None}
-    family = {pid}
+    began = {
+        int(record["pid"]): int(record["t"]) / _NANOSECONDS
+        for record in deeds.history.records
+        if record["k"] == "process" and int(record["pid"]) in deeds.processes
+    }
+    watched = {
+        each
+        for each, when in began.items()
+        if process_state.started_at(each) <= when + _SLACK_SECONDS  # else its number is another's
+    }
+    found = sorted({*leftovers.descendants(pid), *watched} - {pid, *before})
+    commands = {each: process_state.program_of(each) for each in found if process_state.lives(each)}
+    helpers = {
+        each for each, command in commands.items() if any(words in command for words in _HELPERS)
+    }
+    # What a fork server has forked has its command line.
+    servers = {each for each in helpers if process_state.parent_of(each) not in helpers}
+    return tuple(
+        LeftProcess(each, command) for each, command in commands.items() if each not in servers
+    )
+
+
+def own_records(
+    before: Iterable[Record], after: Iterable[Record], pid: int, block: str
+) -> list[Record]:
+    """Return what a process and all that it has started wrote in a block, in a ledger of others.
+
+    That is of processes with such an ancestor, or of a Python that was started in the block and
+    knows it: what started it may be no Python (a shell), or may have ended. A program that is no
+    Python itself knows no block; without an ancestor it is taken for one of the test's.
+
+    Args:
+        before: Records from before the block, which tell of ancestors.
+        after: Those that the block and others have written since.
+        pid: The process with the block.
+        block: Its name.
+
+    """
+    before, after = list(before), list(after)
+    known = [*before, *after]
+    seen = {int(r["pid"]) for r in known}
+    parents = {int(r["pid"]): int(r["ppid"]) for r in known if r.get("ppid") is not None}
+    python = {int(r["pid"]) for r in known if r["k"] in ("process", "child")}
+    places = {_place(r) for r in after if int(r["pid"]) == pid}
+    family = {pid, *(int(r["pid"]) for r in after if block in r.get("blocks", ()))}
+    for record in after:
+        own, parent = int(record["pid"]), parents.get(int(record["pid"]))
+        if own not in python and parent not in seen and _place(record) in places:
+            family.add(own)
     grown = True
     while grown:
         more = {child for child, parent in parents.items() if parent in family} - family
         family |= more
         grown = bool(more)
-    ids = {str(r["id"]) for r in records if int(r["pid"]) in family}
-    return [r for r in records if int(r["pid"]) in family or str(r.get("fork")) in ids]
+    ids = {str(r["id"]) for r in after if int(r["pid"]) in family}
+    return [r for r in after if int(r["pid"]) in family or str(r.get("fork")) in ids]
+
+
+def _place(record: Record) -> tuple[object, object]:
+    """Return the process and the test for which a record was written."""
+    return record.get("owner"), record.get("test")
 
 
 @contextmanager
@@ -137,10 +235,12 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
     if sys.platform != "linux":
         raise RuntimeError(f"a watch works on Linux only, and this is {sys.platform}")
     with ExitStack() as undo:
+        shares = current_watch() is not None
         found = _in_force(undo, guard=guard, device=device)
-        records = found.observer.records()
-        watched = Watched(found, told_before=len(records))
+        block = Block(os.urandom(_NAME_BYTES).hex(), len(found.observer.records()), shares)
+        watched = Watched(found, block)
         found.observer.note_process(began=False)
+        _name_block(undo, block.name)
         passing: BaseException | None = None
         try:
             yield watched
@@ -151,6 +251,23 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
             found.refusals.settle(passing)
             del passing  # with its traceback it would hold this frame, and so itself
             watched._end()
+
+
+def _name_block(undo: ExitStack, name: str) -> None:
+    """Tell what is started from now on in which block that is, until ``undo`` is closed.
+
+    Blocks of several tasks may end in any order.
+    """
+
+    def take_back() -> None:
+        left = [each for each in environment.value(environment.BLOCKS).split() if each != name]
+        environment.take(environment.BLOCKS)
+        if left:
+            environment.put(environment.BLOCKS, " ".join(left))
+
+    outer = environment.value(environment.BLOCKS)
+    environment.put(environment.BLOCKS, f"{outer} {name}".strip())
+    undo.callback(take_back)
 
 
 def _in_force(undo: ExitStack, *, guard: bool, device: str | None) -> Watch:

@@ -1,9 +1,12 @@
-"""Checks of what the functions of this package are given, with the same words everywhere."""
+"""Checks of what functions and commands are given, with the same words everywhere."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+
+_ELF = b"\x7fELF"
+"""With which programs in machine code begin; scripts begin with ``#!``."""
 
 
 def check_time_limit(timeout: object) -> None:
@@ -89,3 +92,43 @@ def input_bytes(stdin: object) -> bytes:
         return stdin.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"stdin: the text cannot be written as UTF-8: {error}") from None
+
+
+def check_new_file(path: str, flag: str = "") -> None:
+    """Check that a file can be written, before the work that it is to tell of, which may take long.
+
+    Whoever forgets its name after an option names what follows, the program to run or the tests.
+    That is not written over.
+
+    Args:
+        path: Its name.
+        flag: The option that names it, for an example.
+
+    Raises:
+        ValueError: It cannot be written, or is a program.
+
+    """
+    if "\0" in path:
+        raise ValueError(f"{path!r} cannot be the name of a file")
+    folder = os.path.dirname(path)
+    if folder and not os.path.isdir(folder):
+        raise ValueError(f"there is no folder {folder!r}")
+    if os.path.isdir(path):
+        raise ValueError(f"{path!r} is a folder, not a file")
+    kind = "a Python file" if path.endswith(".py") else "a program" if _is_program(path) else ""
+    if kind:
+        example = f" first, as in {flag}=FILE {path}" if flag else ""
+        raise ValueError(
+            f"{path!r} is {kind}, and would be written over: name the file to write{example}"
+        )
+
+
+def _is_program(path: str) -> bool:
+    """Whether a file begins as one that the kernel executes."""
+    try:
+        if not os.path.isfile(path):  # a pipe would lose what is read
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(_ELF)).startswith((b"#!", _ELF))
+    except OSError:
+        return False

@@ -29,6 +29,7 @@ TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 REPLAYS = "_CUDAFORK_REPLAYS"
 CAPTURES = "_CUDAFORK_CAPTURES"
+BLOCKS = "_CUDAFORK_BLOCKS"
 
 PROGRAM = "program"
 """What ``PHASE`` says in a program that is watched by itself, and not in a session."""
@@ -83,6 +84,7 @@ INTERNAL = {
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
     TEST_SESSION: "by which the session that settles GPUs knows what its tests have started",
     CAPTURES: "how the captures of a program are looked at, which knows no pytest",
+    BLOCKS: "in which blocks of watch() a process was started, by their names, outermost first",
     REPLAYS: "how the replays of graphs are spoiled, in a process that runs a test once more",
     PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.arguments import check_new_file
 from pytest_cudafork.settings.import_options import GRAPH as IMPORTS_GRAPH
 from pytest_cudafork.settings.options import GITHUB, HTML, JSON, LEDGER, SARIF, TRACE, Settings
 
@@ -95,18 +96,10 @@ def lacks_for_html() -> str:
 
 def _check_file(flag: str, path: str, taken: dict[str, str]) -> None:
     """Refuse a file before the tests run, which may take hours; ``taken`` has those of others."""
-    if "\0" in path:
-        raise pytest.UsageError(f"{flag}: {path!r} cannot be the name of a file")
-    folder = os.path.dirname(path)
-    if folder and not os.path.isdir(folder):
-        raise pytest.UsageError(f"{flag}: there is no folder {folder!r}")
-    if os.path.isdir(path):
-        raise pytest.UsageError(f"{flag}: {path!r} is a folder, not a file")
-    if path.endswith(".py"):  # the name was forgotten, and what follows are the tests to run
-        raise pytest.UsageError(
-            f"{flag}: {path!r} is a Python file, and would be written over: name the file to write"
-            f" first, as in {flag}=FILE {path}"
-        )
+    try:
+        check_new_file(path, flag)
+    except ValueError as error:
+        raise pytest.UsageError(f"{flag}: {error}") from None
     real = os.path.realpath(path)
     if real in taken and (os.path.isfile(path) or not os.path.exists(path)):  # no pipe, no device
         raise pytest.UsageError(f"{flag}: {path!r} is the file of {taken[real]}, too: name another")

@@ -19,6 +19,7 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.observe.base.ledger import LedgerReader
 from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
+from pytest_cudafork.observe.base.undo import only_here
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, launch, signals
 from pytest_cudafork.process.descendants import leftovers, process_state
@@ -53,7 +54,7 @@ class WatchedProcess:
         self._touches: dict[int, list[Touch]] = defaultdict(list)
         self._things = contextlib.ExitStack()
         ledger = make_ledger("imports-")
-        self._things.callback(remove_ledger, ledger.path)
+        self._things.callback(only_here(lambda: remove_ledger(ledger.path)))
         self._ledger = ledger.path
         self._reader: LedgerReader = ledger.reader()
         self._things.callback(self._reader.close)

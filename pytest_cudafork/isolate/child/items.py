@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.compat import pluggy_internals, pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health import fitness
@@ -84,6 +85,7 @@ class ItemServer:
         item, following = None, self._find(names[0])
         for number, sign in enumerate(signs[: len(names) - 1]):
             surroundings.take_over()
+            self._keep_owner()
             if environment.is_set(environment.PATCHES):
                 from pytest_cudafork.patch.applying.inherited import apply_inherited
 
@@ -109,6 +111,15 @@ class ItemServer:
             if not over.ahead:
                 break
         return False
+
+    def _keep_owner(self) -> None:
+        """Let what a test starts write for this process, which looks for its errors.
+
+        The environment is the parent's by now, which looks for those of its own tests.
+        """
+        session = self._reporter.config.stash.get(SESSION, None)
+        if session is not None and session.watch is not None:
+            environment.put(environment.OWNER, session.watch.observer.owner)
 
     def _find(self, name: Any) -> pytest.Item | None:
         return self._finder.find(*name) if name else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.compat.unpatched import contextlib, os
 
 
 class UndoStack(contextlib.ExitStack):
@@ -40,3 +40,18 @@ class UndoStack(contextlib.ExitStack):
     def __call__(self) -> None:
         """Undo everything that is not undone yet."""
         self.close()
+
+
+def only_here(undo: Callable[[], object]) -> Callable[[], None]:
+    """Return what takes a step in this process, and does nothing in one that was forked from it.
+
+    A forked child that leaves the block or the session in which it was forked goes the same way
+    back. It must not take from its parent what there is once for both, as a file is.
+    """
+    mine = os.getpid()
+
+    def step() -> None:
+        if os.getpid() == mine:
+            undo()
+
+    return step

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.support.sessions import check, module
+from tests.support.sessions import check, module, records
 
 
 def _leftovers() -> set[str]:
@@ -69,3 +71,53 @@ def test_a_killed_session_leaves_no_more_than_its_ledger(pytester: pytest.Pytest
     result = check(pytester, "fork", env=environment)
     assert result.ret == -9
     assert all(name.startswith("pytest-cudafork-") for name in os.listdir(temporary))
+
+
+ESCAPES = """
+import time
+def test_a():
+    touch()
+
+@pytest.mark.cuda_fork_ok(reason="the child is what is tested")
+def test_b():
+    pid = os.fork()
+    if pid == 0:
+        touch()
+        return  # a bug: the child goes on with the session, to its end
+    os.waitpid(pid, 0)
+
+def test_c():
+    pass
+"""
+
+
+def test_a_forked_child_that_comes_to_the_end_takes_nothing_from_the_session(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_it=module(ESCAPES))
+    temporary = pytester.mkdir("temporary")
+    options = ["-p", "no:cacheprovider", "--cuda-fork-json=it.json"]
+    result = check(pytester, "poison", *options, env={"TMPDIR": str(temporary)})
+    found = json.loads((pytester.path / "it.json").read_text())["check"]
+    assert [finding["test"] for finding in found["findings"]] == ["test_it.py::test_b"]
+    assert (len(found["touches"]), found["lost"]) == (2, [])
+    assert "cannot be read" not in result.stdout.str() + result.stderr.str()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert os.listdir(temporary) == []
+
+
+def test_such_a_child_writes_no_end_of_the_session_and_no_baseline(
+    pytester: pytest.Pytester,
+) -> None:
+    dies = ESCAPES.replace("os.waitpid(pid, 0)", "os.waitpid(pid, 0); os.kill(os.getpid(), 9)")
+    pytester.makepyfile(test_it=module(dies))
+    result = check(
+        pytester,
+        "poison",
+        "--cuda-fork-ledger=it.ledger",
+        "--cuda-fork-baseline=known.toml",
+        "--cuda-fork-baseline-update",
+    )
+    assert result.ret == -signal.SIGKILL
+    assert [record["k"] for record in records(pytester.path / "it.ledger")].count("end") == 0
+    assert not (pytester.path / "known.toml").exists()

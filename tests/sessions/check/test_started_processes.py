@@ -303,3 +303,66 @@ def test_clean():
     # A process stays initialized, whichever session it was that touched.
     assert found["test_clean"] == "FAILED"
     assert "too late to fail a test" not in result.stdout.str()
+
+
+STARTS_POISONED = """
+code = "import ctypes, os; init = ctypes.CDLL('libcuda.so.1').cuInit; init(0); pid = os.fork();" \\
+    "pid or (init(0), os._exit(0)); os.waitpid(pid, 0)"
+
+@pytest.fixture(scope="module")
+def started():
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+def test_fixture(started):
+    pass
+
+def test_exec():
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+def test_shell():
+    subprocess.run(["sh", "-c", '"$0" -c "$1"; true', sys.executable, code], check=True)
+
+@pytest.mark.cuda_fork_ok(reason="its child is what is tested")
+def test_fork():
+    touch()
+    child(lambda: touch())
+
+def test_clean():
+    pass
+"""
+
+
+@pytest.mark.parametrize("method", ["none", "fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("scope", ["test", "module"])
+def test_what_a_test_starts_fails_the_test_in_whatever_process_it_runs(
+    scope: str, method: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(test_it=module(STARTS_POISONED))
+    result = check(
+        pytester, "poison", f"--cuda-fork-isolate={method}", f"--cuda-fork-isolate-scope={scope}"
+    )
+    told = {name: words.split(" (")[0] for name, words in outcomes(result).items()}
+    assert told == {
+        "test_fixture": "ERROR",
+        "test_exec": "FAILED",
+        "test_shell": "FAILED",
+        "test_fork": "FAILED",
+        "test_clean": "PASSED",
+    }
+    assert "too late" not in result.stdout.str() + result.stderr.str()
+
+
+def test_an_older_python_is_left_alone(pytester: pytest.Pytester) -> None:
+    """Whose start-up finds the same ``sitecustomize``; it cannot import what follows."""
+    older = (
+        "import sys; sys.version_info = (3, 9, 18); import sitecustomize;"
+        "assert not any(name.startswith('pytest_cudafork') for name in sys.modules)"
+    )
+    pytester.makepyfile(
+        test_it=module(f"""
+def test_old():
+    done = subprocess.run([sys.executable, "-S", "-c", {older!r}], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+""")
+    )
+    check(pytester, "fork").assert_outcomes(passed=1)

@@ -115,3 +115,25 @@ def test_a_profile_that_cannot_be_used_is_a_usage_error_and_stays_as_it_is(
             assert f"--cuda-fork-{option}: " in result.stderr.str()
             assert path.read_text() == text
     assert not [name for name in os.listdir(pytester.path) if name.startswith("p.json.")]
+
+
+@pytest.mark.parametrize("workers", [(), pytest.param((*XDIST, "-n", "2"), id="workers")])
+def test_the_first_of_sessions_that_record_for_the_next_needs_no_profile(
+    workers: tuple[str, ...], pytester: pytest.Pytester
+) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    pytester.makepyfile(
+        "import pytest\ndef test_a(): pass\n@pytest.mark.gpus(1)\ndef test_b(): pass"
+    )
+    for known in ([], ["test_a", "test_b"]):
+        names = pytester.path / "p.json"
+        assert names.exists() == bool(known)
+        result = run(pytester, "--cuda-fork-pack=p.json", "--cuda-fork-profile=./p.json", *workers)
+        assert_no_crash(result)
+        result.assert_outcomes(passed=2)
+        tests = json.loads(names.read_text())["tests"]
+        assert sorted(test.rpartition("::")[2] for test in tests) == ["test_a", "test_b"]
+    alone = run(pytester, "--cuda-fork-pack=q.json")
+    assert alone.ret == pytest.ExitCode.USAGE_ERROR
+    assert "record it with --cuda-fork-profile" in alone.stderr.str()

@@ -391,3 +391,57 @@ def test_one_variable_watches_what_others_start(tmp_path: Path, write: Write) ->
     assert [one["story"].split("\n")[0] for one in told["findings"]] == [FINDING]
     assert told["exit_status"] is None
     assert told["command"][1:] == [str(program)]
+
+
+SLEEPS_AND_TOUCHES = """\
+import ctypes, signal, subprocess, sys, time
+time.sleep(1)
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+assert (sys.stdout is None) == ("no streams" in sys.argv)
+assert (signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN) == ("no children" in sys.argv)
+"""
+
+
+STARTS = {
+    "no streams": lambda: os.closerange(0, 3),  # as a daemon is started
+    "no children": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),  # the kernel reaps them
+}
+
+
+@pytest.mark.parametrize("how", STARTS)
+def test_the_variable_watches_a_program_however_it_is_started(
+    how: str, tmp_path: Path, write: Write
+) -> None:
+    done = subprocess.run(
+        [sys.executable, write(SLEEPS_AND_TOUCHES), how],
+        cwd=tmp_path,
+        env=environment(PYTEST_CUDA_FORK_RUN="report.json"),
+        preexec_fn=STARTS[how],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    report = tmp_path / "report.json"
+    wait_until(lambda: bool(report.read_text()))
+    told = json.loads(report.read_text())
+    assert [touch["call"] for touch in told["touches"]] == ["cuInit"]
+    assert (told["seconds"] >= 1, told["not_observable"]) == (True, [])
+
+
+def test_a_session_with_the_check_is_said_to_tell_of_itself(tmp_path: Path, write: Write) -> None:
+    write(
+        "import ctypes, os\ndef test_touch():\n    ctypes.CDLL('libcuda.so.1').cuInit(0)\n",
+        "test_it.py",
+    )
+    words = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "test_it.py")
+    env = environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTEST_PLUGINS="pytest_cudafork.plugin")
+    for check, touches, unseen in (("poison", 0, 1), ("off", 1, 0)):
+        env["PYTEST_CUDA_FORK_CHECK"] = check
+        done = watched("--report", "r.json", "--json", *words, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = json.loads((tmp_path / "r.json").read_text())
+        assert len(told["touches"]) == touches
+        assert len(told["not_observable"]) == unseen
+        assert not unseen or "and tells of that itself" in told["not_observable"][0]

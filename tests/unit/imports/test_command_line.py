@@ -68,7 +68,12 @@ def test_the_exit_status_tells(
         (["shop.flush"], "(SHOP) has no module 'flush'. Did you mean 'shop.flash'?"),
         (["shop.models.nope"], "The package 'shop.models' (SHOP/models) has no module 'nope'.\n"),
         (["shop", "--timeout=soon"], "'soon' is not a number of seconds above 0"),
-        (["shop", "--graph=no/where/g.html"], "the graph cannot be written: there is no folder"),
+        (["shop", "--graph=no/where/g.html"], "--graph: there is no folder"),
+        (["shop", "--json=no/where/r.json"], "--json: there is no folder 'no/where'"),
+        (["shop", "--sarif=."], "--sarif: '.' is a folder"),
+        (["shop", "--json", "shop/clean.py"], "is a Python file, and would be written over"),
+        (["shop", "--json=r", "--sarif=./r"], "--sarif: './r' is the file of --json, too"),
+        (["shop", "--graph=g.html", "--sarif=g.html"], "g.html' is the file of --sarif, too"),
         (["shop", "--without=json"], "json cannot be hidden"),
         (["shop", "--device=gpu"], "gpu"),
         ([","], "no package is named"),
@@ -175,7 +180,7 @@ def test_a_baseline_from_the_shell(shop: Path, capsys: pytest.CaptureFixture[str
     assert main(args) == 1
     out = capsys.readouterr().out
     assert "remove from known.toml: shop.late, it is clean or gone" in out
-    assert main(["shop.clean", *PHANTOM, "--json=no/where/r.json", "--no-confirm"]) == 2
+    assert main(["shop.clean", *PHANTOM, "--json=/dev/full", "--no-confirm"]) == 2
     assert "the records cannot be written: " in capsys.readouterr().out
 
 
@@ -257,7 +262,7 @@ def test_text_that_the_terminal_cannot_show(pytester: pytest.Pytester) -> None:
         (["shop.clean", "--fail-on=any"], 0, "any: good: nothing does"),
         (["shop.broken", "--fail-on=any"], 125, "cannot be judged here: shop.broken is not"),
         (["nope", "--fail-on=any"], 125, "cannot be judged here: There is no module 'nope'"),
-        (["shop", "--fail-on=any", "--json=no/where.json"], 129, "cannot be written"),
+        (["shop", "--fail-on=any", "--json=/dev/full"], 129, "cannot be written"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -272,7 +277,8 @@ def test_the_exit_status_is_one_for_git_bisect(
 @pytest.mark.parametrize(
     "args",
     [["shop", "--fail-on=shop/flash.py:3"], ["shop", "--fail-on"], ["shop", "--fail-on=any", "-x"],
-     ["shop", "--fail-on=any", "--update", "--baseline=b.toml"], [",", "--fail-on=any"]],
+     ["shop", "--fail-on=any", "--update", "--baseline=b.toml"], [",", "--fail-on=any"],
+     ["shop", "--fail-on=any", "--json=no/where.json"]],
 )  # fmt: skip
 def test_a_wrong_command_ends_a_bisection_instead_of_judging_the_commit(
     shop: Path, args: list[str], capsys: pytest.CaptureFixture[str]

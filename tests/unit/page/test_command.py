@@ -101,7 +101,11 @@ def test_files_that_cannot_be_read_or_written_are_named(
     assert run(tmp_path / "none.json", tmp_path / "page.html") == 2
     assert "none.json" in capsys.readouterr().err
     assert run(source, tmp_path / "none" / "page.html") == 2
-    assert "none/page.html" in capsys.readouterr().err
+    assert "there is no folder" in capsys.readouterr().err
+    (tmp_path / "serve.py").write_text("pass")
+    assert run(source, tmp_path / "serve.py") == 2
+    assert "is a Python file" in capsys.readouterr().err
+    assert (tmp_path / "serve.py").read_text() == "pass"
     assert run(source, source) == 2
     assert "would be written over the session's JSON" in capsys.readouterr().err
     assert json.loads(source.read_text()) == sessions.document()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setattr(at_start, "_start_waiter", lambda *words: seen.append(words))
     monkeypatch.setattr(watches, "begin_inherited", lambda: seen.append("begun"))
     monkeypatch.setattr(leftovers, "mark_process", lambda mark: seen.append(mark))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     return seen
 
@@ -61,6 +63,17 @@ def test_a_report_that_cannot_be_written_is_told_and_stops_nothing(
     assert f"{environment.RUN}: no watch: " in capsys.readouterr().err
     assert not environment.is_set(environment.WATCH)
     assert environment.value(environment.RUN) == ""  # nobody tells it again
+
+
+def test_a_program_is_not_written_over(
+    started: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "serve.py"
+    program.write_text("pass")
+    environment.put(environment.RUN, str(program))
+    at_start.begin()
+    assert (started, program.read_text()) == ([], "pass")
+    assert "'serve.py' is a Python file" in capsys.readouterr().err.replace(f"{tmp_path}/", "")
 
 
 def test_nothing_is_left_where_no_process_can_be_had(
@@ -120,3 +133,23 @@ def test_the_kernel_says_whether_a_program_has_more_rights(secure: int, tmp_path
     assert at_start._has_more_rights(str(vector)) is bool(secure)
     assert not at_start._has_more_rights()
     assert not at_start._has_more_rights(str(tmp_path / "none"))  # then by its user
+
+
+def test_a_program_without_an_interpreter_of_its_own_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one is that has Python built in."""
+    monkeypatch.setattr(sys, "executable", "")
+    settings = WatchSettings("/x/ledger", "absent", "poison")
+    with pytest.raises(RuntimeError, match=r"sys\.executable names none"):
+        at_start._start_waiter("/x/report", settings, bytes(16))
+
+
+def test_what_the_waiter_is_given_is_above_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = os.open(os.devnull, os.O_RDONLY)
+    monkeypatch.setattr(at_start, "_LAST_STREAM", first)  # nothing up to there is free
+    fd = at_start._above_the_streams(first)
+    assert fd > first
+    assert os.dup(fd) == first  # it was closed
+    os.close(first)
+    os.close(fd)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +21,8 @@ from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.programs.watching import own_records
-from tests.support.programs import LIMIT, environment
+from pytest_cudafork.settings.environment import BLOCKS
+from tests.support.programs import LIMIT, TOUCHES_AND_FORKS, environment, wait_until
 
 # A driver that was loaded stays: what comes later in this process would see it, initialized.
 pytestmark = pytest.mark.isolated(method="fork")
@@ -148,14 +154,51 @@ def test_a_watch_in_force_goes_on_and_misses_nothing(tmp_path: Path) -> None:
 
 
 def test_records_of_others_are_not_ours() -> None:
-    records = [
+    here = {"owner": "1", "test": "test_a"}
+    before = [{"k": "process", "id": "0", "pid": 5, "ppid": 1}]
+    records: list[dict[str, Any]] = [
+        {"k": "process", "id": "m", "pid": 1, "ppid": 0, **here},
         {"k": "process", "id": "a", "pid": 3, "ppid": 2},
         {"k": "process", "id": "b", "pid": 2, "ppid": 1},
-        {"k": "fork", "id": "c", "pid": 1},
+        {"k": "fork", "id": "c", "pid": 1, **here},
         {"k": "caught", "id": "d", "pid": 9, "fork": "c"},
-        {"k": "touch", "id": "e", "pid": 8, "ppid": 7},
+        {"k": "touch", "id": "of another family", "pid": 8, "ppid": 7},
+        {"k": "touch", "id": "e", "pid": 6, "ppid": 5},  # by a process that was there before
+        {"k": "process", "id": "f", "pid": 11, "ppid": 10, "blocks": ["x", "y"]},  # by a shell
+        {"k": "touch", "id": "g", "pid": 12, "ppid": 11},
+        {"k": "process", "id": "in another block", "pid": 13, "ppid": 10, "blocks": ["x"]},
+        {"k": "touch", "id": "h", "pid": 15, "ppid": 14, **here},  # no Python, by a shell
+        {"k": "touch", "id": "of another test", "pid": 16, "ppid": 14, "owner": "1"},
+        {"k": "touch", "id": "of a known parent", "pid": 17, "ppid": 13, **here},
     ]
-    assert [one["id"] for one in own_records(records, 1)] == ["a", "b", "c", "d"]
+    ids = [one["id"] for one in own_records(before, records, 1, "y")]
+    assert ids == ["m", "a", "b", "c", "d", "e", "f", "g", "h"]
+
+
+BY_OTHERS = {
+    "a shell": "subprocess.run(['sh', '-c', '\"$0\" \"$1\"; true', sys.executable, sys.argv[1]])",
+    "one that has ended": (
+        "os.fork() or (time.sleep(0.1), os.execv(sys.executable, ['python', sys.argv[1]]))"
+    ),
+}
+
+
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("starter", BY_OTHERS)
+def test_what_is_started_by_others_in_the_block_is_seen(
+    starter: str, outer: bool, tmp_path: Path
+) -> None:
+    """By a program that is no Python, or by one that has ended before it began."""
+    program = tmp_path / "prog.py"
+    program.write_text(f"{TOUCHES_AND_FORKS[:-12]}\nopen('done', 'w').close()\n")
+    starts = f"import os, subprocess, sys, time\n{BY_OTHERS[starter]}"
+    with watch() if outer else contextlib.nullcontext(), watch() as watched:
+        command = [sys.executable, "-c", starts, str(program)]
+        subprocess.run(command, check=True, timeout=LIMIT, cwd=tmp_path)
+        wait_until(lambda: (tmp_path / "done").exists())
+    assert [touch.poisoned for touch in watched.touches] == [False, True]
+    with pytest.raises(PoisonedTouchError, match="a forked child touched CUDA at "):
+        watched.check()
 
 
 def test_there_may_be_no_such_device_or_system(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,3 +214,83 @@ def test_it_ends_with_the_block_whatever_ends_that() -> None:
         raise CudaForkError("of somebody")
     assert watched.touches == ()
     assert environment().keys() <= os.environ.keys()
+
+
+CHILD_LEAVES = f"""\
+import os, sys
+from pytest_cudafork import PoisonedTouchError, watch
+def touch():
+    {TOUCH}
+def works():
+    with watch() as watched:
+        touch()
+        pid = os.fork()
+        if pid == 0:
+            touch()
+            sys.exit(0)  # leaves the block, too
+        os.waitpid(pid, 0)
+    return watched
+watched = works()
+assert len(watched.touches) == 2, watched
+assert watched.unseen == (), watched
+try:
+    watched.check()
+except PoisonedTouchError:
+    sys.exit(5)
+"""
+
+
+def test_a_forked_child_that_leaves_the_block_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+    program = tmp_path / "leaves.py"
+    program.write_text(CHILD_LEAVES)
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, program], env=env, timeout=LIMIT).returncode == 5
+    assert list(tmp_path.iterdir()) == [program]
+
+
+def test_what_runs_on_after_the_block_is_told() -> None:
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(["sleep", "60"]) as earlier, contextlib.ExitStack() as undo:
+        undo.callback(earlier.kill)
+        with watch() as watched:
+            started = undo.enter_context(subprocess.Popen(sleeps, stdout=subprocess.PIPE))
+            undo.callback(started.kill)
+            subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=LIMIT)
+            server = multiprocessing.get_context("forkserver")
+            of_server = server.Process(target=time.sleep, args=(60,))
+            of_server.start()  # the server itself, and what tidies up, stay for the next one
+            undo.callback(of_server.kill)
+            forked = os.fork()
+            if not forked:
+                time.sleep(60)
+                os._exit(0)
+            undo.callback(os.waitpid, forked, 0)
+            undo.callback(os.kill, forked, signal.SIGKILL)
+            assert not watched.running  # the block is not over
+        assert {one.pid for one in watched.running} == {started.pid, of_server.pid, forked}
+    text = str(watched)
+    assert "still running, and what it does from now on is not seen:\n" in text
+    assert f"\n    {started.pid} {sys.executable} -c import time" in text
+
+
+def test_one_that_has_lost_its_parent_is_known_if_it_was_watched(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    orphan = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    starter = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {orphan!r}])"
+    with watch() as watched:
+        child(starter)
+        wait_until(lambda: told.exists() and told.read_text())
+    pid = int(told.read_text())
+    try:
+        assert [one.pid for one in watched.running] == [pid]
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_blocks_that_do_not_end_within_each_other_say_what_is_lost() -> None:
+    first, second = watch(), watch()  # as in two tasks
+    with first:
+        watched = second.__enter__()
+    second.__exit__(None, None, None)
+    assert any("cannot be read any more" in words for words in watched.unseen)
+    assert BLOCKS not in os.environ

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.settings.arguments import (
+    check_new_file,
     check_time_limit,
     check_variable,
     check_variables,
@@ -71,3 +74,44 @@ def test_what_is_no_input_is_told() -> None:
         input_bytes(3)
     with pytest.raises(ValueError, match="cannot be written as UTF-8"):
         input_bytes("\ud800")
+
+
+@pytest.mark.parametrize("begin", [b"", b"{}", b"CUDA and fork"])
+def test_a_report_may_be_written_over(begin: bytes, tmp_path: Path) -> None:
+    (tmp_path / "report").write_bytes(begin)
+    check_new_file(str(tmp_path / "report"))
+    check_new_file(str(tmp_path / "new"))
+    check_new_file("in this folder")
+    check_new_file(os.devnull)
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "words"),
+    [
+        (
+            "serve.py",
+            b"",
+            "is a Python file, .*: name the file to write first, as in --x=FILE .*py",
+        ),
+        ("serve", b"#!/bin/sh\n", "is a program, and would be written over"),
+        ("serve", b"\x7fELF\x02", "is a program"),
+    ],
+)
+def test_no_program_is_written_over(name: str, begin: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(begin)
+    with pytest.raises(ValueError, match=words):
+        check_new_file(str(tmp_path / name), "--x")
+
+
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    check_new_file(str(tmp_path / "pipe"))
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("no/file", "no folder 'no'"), (".", "is a folder"), ("a\0b", "cannot be the name")],
+)
+def test_what_can_be_no_file_is_told(path: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_new_file(path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from pytest_cudafork.observe.base.undo import UndoStack
+from pytest_cudafork.observe.base.undo import UndoStack, only_here
 
 
 class Base:
@@ -71,3 +73,19 @@ def test_a_step_that_fails_stops_no_other() -> None:
     with pytest.raises(ZeroDivisionError):
         undo()
     assert steps == ["first"]
+
+
+def test_a_step_that_is_for_one_process_is_not_taken_in_its_child(tmp_path: Path) -> None:
+    file = tmp_path / "of both"
+    file.touch()
+    step = only_here(file.unlink)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            step()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert file.exists()
+    step()
+    assert not file.exists()
