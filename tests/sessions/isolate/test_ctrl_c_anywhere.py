@@ -1,0 +1,67 @@
+"""Ctrl-C at places all over a session with isolated tests: the parent's part of each test."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support import signal_at
+from tests.support.death import noted
+from tests.support.isolation import is_gone
+from tests.support.sessions import run_session
+
+CONFTEST = (
+    Path(signal_at.__file__).read_text(encoding="utf-8")
+    + """
+import pytest
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session):
+    try:
+        os.close(os.open("MAIN", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:  # the server's session, or that of a fresh interpreter
+        return (yield)
+    with SignalAt({number}, signal.SIGINT) as at:
+        result = yield
+    print("sent", at.sent)
+    return result
+
+@pytest.fixture(autouse=True)
+def _note():
+    with open({notes!r}, "a") as file:
+        file.write(f"{{os.getpid()}}\\n")
+""".replace("import pytest\n", "import os\nimport pytest\n", 1)
+)
+BODY = """
+def test_1(): print("one")
+def test_2(): pass
+def test_3(): assert 0
+def test_4(): pass
+"""
+SECONDS = 30
+"""Less than what is waited for a server that does not end."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("number", [*range(40, 4_000, 660), *range(4_000, 12_000, 1_600)])
+def test_it_ends_the_session_soon_and_leaves_nothing(
+    pytester: pytest.Pytester, method: str, number: int
+) -> None:
+    notes = str(pytester.path / "notes")
+    pytester.makeconftest(CONFTEST.format(number=number, notes=notes))
+    pytester.makepyfile(BODY)
+    began = time.monotonic()
+    result = run_session(pytester, "-s", f"--cuda-fork-isolate={method}")
+    seconds = time.monotonic() - began
+    text = result.stdout.str() + result.stderr.str()
+    assert "INTERNALERROR" not in text
+    assert seconds < SECONDS, text
+    assert [pid for pid in noted(pytester) if not is_gone(pid)] == []
+    if "sent False" in text:  # the session was over before
+        result.assert_outcomes(passed=3, failed=1)
+    elif "Exception ignored in" not in text:  # by Python itself, which loses the signal
+        assert result.ret == pytest.ExitCode.INTERRUPTED
+        assert "! KeyboardInterrupt !" in text
