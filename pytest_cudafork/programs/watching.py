@@ -162,13 +162,12 @@ def _running_on(pid: int, before: Collection[int], deeds: Deeds) -> tuple[LeftPr
     }
     found = sorted({*leftovers.descendants(pid), *watched} - {pid, *before})
     commands = {each: process_state.program_of(each) for each in found if process_state.lives(each)}
-    helpers = {
-        each for each, command in commands.items() if any(words in command for words in _HELPERS)
-    }
-    # What a fork server has forked has its command line.
-    servers = {each for each in helpers if process_state.parent_of(each) not in helpers}
     return tuple(
-        LeftProcess(each, command) for each, command in commands.items() if each not in servers
+        LeftProcess(each, command)
+        for each, command in commands.items()
+        # What a fork server has forked has its command line.
+        if not any(words in command for words in _HELPERS)
+        or command == process_state.program_of(process_state.parent_of(each))
     )
 
 

@@ -248,7 +248,13 @@ def test_a_forked_child_that_leaves_the_block_takes_nothing_from_its_parent(tmp_
     assert list(tmp_path.iterdir()) == [program]
 
 
-def test_what_runs_on_after_the_block_is_told() -> None:
+@pytest.mark.parametrize("server_runs", [False, True], ids=["new server", "older server"])
+def test_what_runs_on_after_the_block_is_told(server_runs: bool) -> None:
+    server = multiprocessing.get_context("forkserver")
+    if server_runs:  # else it may, by another test
+        before = server.Process(target=time.sleep, args=(0,))
+        before.start()
+        before.join()
     sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
     with subprocess.Popen(["sleep", "60"]) as earlier, contextlib.ExitStack() as undo:
         undo.callback(earlier.kill)
@@ -256,7 +262,6 @@ def test_what_runs_on_after_the_block_is_told() -> None:
             started = undo.enter_context(subprocess.Popen(sleeps, stdout=subprocess.PIPE))
             undo.callback(started.kill)
             subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=LIMIT)
-            server = multiprocessing.get_context("forkserver")
             of_server = server.Process(target=time.sleep, args=(60,))
             of_server.start()  # the server itself, and what tidies up, stay for the next one
             undo.callback(of_server.kill)
