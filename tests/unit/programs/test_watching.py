@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,10 +246,13 @@ def test_a_forked_child_that_leaves_the_block_takes_nothing_from_its_parent(tmp_
     assert list(tmp_path.iterdir()) == [program]
 
 
-@pytest.mark.parametrize("server_runs", [False, True], ids=["new server", "older server"])
-def test_what_runs_on_after_the_block_is_told(server_runs: bool) -> None:
+RUNS_ON = """\
+import contextlib, multiprocessing, os, signal, subprocess, sys, time
+from pytest_cudafork import watch
+
+def main():
     server = multiprocessing.get_context("forkserver")
-    if server_runs:  # else it may, by another test
+    if sys.argv[1] == "older server":
         before = server.Process(target=time.sleep, args=(0,))
         before.start()
         before.join()
@@ -261,7 +262,7 @@ def test_what_runs_on_after_the_block_is_told(server_runs: bool) -> None:
         with watch() as watched:
             started = undo.enter_context(subprocess.Popen(sleeps, stdout=subprocess.PIPE))
             undo.callback(started.kill)
-            subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=LIMIT)
+            subprocess.run([sys.executable, "-c", "pass"], check=True)
             of_server = server.Process(target=time.sleep, args=(60,))
             of_server.start()  # the server itself, and what tidies up, stay for the next one
             undo.callback(of_server.kill)
@@ -272,10 +273,26 @@ def test_what_runs_on_after_the_block_is_told(server_runs: bool) -> None:
             undo.callback(os.waitpid, forked, 0)
             undo.callback(os.kill, forked, signal.SIGKILL)
             assert not watched.running  # the block is not over
-        assert {one.pid for one in watched.running} == {started.pid, of_server.pid, forked}
+        found = {one.pid for one in watched.running}
+        assert found == {started.pid, of_server.pid, forked}, watched.running
     text = str(watched)
-    assert "still running, and what it does from now on is not seen:\n" in text
-    assert f"\n    {started.pid} {sys.executable} -c import time" in text
+    assert "still running, and what it does from now on is not seen:\\n" in text, text
+    assert f"\\n    {started.pid} {sys.executable} -c import time" in text, text
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("server", ["new server", "older server"])
+def test_what_runs_on_after_the_block_is_told(server: str, tmp_path: Path) -> None:
+    """By a program: a fork of a process with a fork server cannot use that of its parent."""
+    program = tmp_path / "runs_on.py"
+    program.write_text(RUNS_ON)
+    done = subprocess.run(
+        [sys.executable, program, server], capture_output=True, text=True, timeout=LIMIT
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_one_that_has_lost_its_parent_is_known_if_it_was_watched(tmp_path: Path) -> None:
