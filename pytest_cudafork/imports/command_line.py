@@ -31,7 +31,7 @@ from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.values.records import Outcome
 from pytest_cudafork.imports.values.targets import Target
 from pytest_cudafork.settings import devices, environment, import_options, option
-from pytest_cudafork.settings.arguments import check_new_file
+from pytest_cudafork.settings.arguments import check_new_files
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import typed
 
@@ -112,19 +112,11 @@ def _run(args: Sequence[str]) -> int:
 
 def _check_files(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
     """End with a usage error, before the audit, where a file of its results cannot be written."""
-    taken: dict[str, str] = {}
-    for name in ("json", "sarif", "graph"):
-        flag, path = f"--{name}", getattr(given, name, "")
-        if not path:
-            continue
-        try:
-            check_new_file(path, flag)
-        except ValueError as error:
-            parser.error(f"{flag}: {error}")
-        if not os.path.exists(path) or os.path.isfile(path):  # no pipe, no device
-            other = taken.setdefault(os.path.realpath(path), flag)
-            if other != flag:
-                parser.error(f"{flag}: {path!r} is the file of {other}, too: name another")
+    files = [(f"--{name}", getattr(given, name, "")) for name in ("json", "sarif", "graph")]
+    try:
+        check_new_files(files, {})
+    except ValueError as error:
+        parser.error(str(error))
 
 
 @contextlib.contextmanager

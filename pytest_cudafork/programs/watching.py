@@ -80,10 +80,8 @@ class Watched:
             return self._kept
         observer = self._observer
         everything = observer.records()
-        before, after = (
-            everything[: self._block.told_before],
-            everything[self._block.told_before :],
-        )
+        start = self._block.told_before
+        before, after = everything[:start], everything[start:]
         records = after
         if self._block.shares:
             records = own_records(before, after, self._pid, self._block.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _ELF = b"\x7fELF"
 """With which programs in machine code begin; scripts begin with ``#!``."""
@@ -121,6 +121,32 @@ def check_new_file(path: str, flag: str = "") -> None:
         raise ValueError(
             f"{path!r} is {kind}, and would be written over: name the file to write{example}"
         )
+
+
+def check_new_files(files: Iterable[tuple[str, str]], others: Mapping[str, str]) -> None:
+    """Check the files of several options, each by ``check_new_file``, and that no two are one.
+
+    Args:
+        files: The option and the name for each; an empty name is none.
+        others: Names of files by options that are not checked, which must be others, too.
+
+    Raises:
+        ValueError: One cannot be written, is a program, or is that of another option.
+
+    """
+    taken = {os.path.realpath(path): flag for flag, path in others.items() if path}
+    for flag, path in files:
+        if not path:
+            continue
+        try:
+            check_new_file(path, flag)
+        except ValueError as error:
+            raise ValueError(f"{flag}: {error}") from None
+        real = os.path.realpath(path)
+        # no pipe, no device
+        if real in taken and (os.path.isfile(path) or not os.path.exists(path)):
+            raise ValueError(f"{flag}: {path!r} is the file of {taken[real]}, too: name another")
+        taken[real] = flag
 
 
 def _is_program(path: str) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.arguments import check_new_file
+from pytest_cudafork.settings.arguments import check_new_files
 from pytest_cudafork.settings.import_options import GRAPH as IMPORTS_GRAPH
 from pytest_cudafork.settings.options import GITHUB, HTML, JSON, LEDGER, SARIF, TRACE, Settings
 
@@ -69,16 +68,16 @@ def checked(settings: Settings, namespace: Any) -> Settings:
         IMPORTS_GRAPH.flag: settings.imports.graph,
         LEDGER.flag: settings.ledger,
     }
-    taken = {os.path.realpath(path): flag for flag, path in others.items() if path}
     files = (
-        (JSON, settings.json),
-        (SARIF, settings.sarif),
-        (TRACE, settings.trace),
-        (HTML, settings.html),
+        (JSON.flag, settings.json),
+        (SARIF.flag, settings.sarif),
+        (TRACE.flag, settings.trace),
+        (HTML.flag, settings.html),
     )
-    for option, path in files:
-        if path:
-            _check_file(option.flag, path, taken)
+    try:
+        check_new_files(files, others)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
     if settings.html and (lacks := lacks_for_html()):
         raise pytest.UsageError(f"{HTML.flag}: {lacks}")
     return settings
@@ -92,15 +91,3 @@ def lacks_for_html() -> str:
     if importlib.util.find_spec("jinja2") is not None:
         return ""
     return "the page is made with Jinja2, which is not installed: pip install pytest-cudafork[html]"
-
-
-def _check_file(flag: str, path: str, taken: dict[str, str]) -> None:
-    """Refuse a file before the tests run, which may take hours; ``taken`` has those of others."""
-    try:
-        check_new_file(path, flag)
-    except ValueError as error:
-        raise pytest.UsageError(f"{flag}: {error}") from None
-    real = os.path.realpath(path)
-    if real in taken and (os.path.isfile(path) or not os.path.exists(path)):  # no pipe, no device
-        raise pytest.UsageError(f"{flag}: {path!r} is the file of {taken[real]}, too: name another")
-    taken[real] = flag

@@ -15,6 +15,7 @@ from tests.support.sessions import run_session
 CONFTEST = (
     Path(signal_at.__file__).read_text(encoding="utf-8")
     + """
+import os
 import pytest
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -32,7 +33,7 @@ def pytest_runtestloop(session):
 def _note():
     with open({notes!r}, "a") as file:
         file.write(f"{{os.getpid()}}\\n")
-""".replace("import pytest\n", "import os\nimport pytest\n", 1)
+"""
 )
 BODY = """
 def test_1(): print("one")

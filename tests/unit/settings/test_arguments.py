@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cudafork.settings.arguments import (
     check_new_file,
+    check_new_files,
     check_time_limit,
     check_variable,
     check_variables,
@@ -115,3 +116,22 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
 def test_what_can_be_no_file_is_told(path: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         check_new_file(path)
+
+
+def test_no_two_options_name_one_file_but_for_pipes_and_devices(tmp_path: Path) -> None:
+    here, there = str(tmp_path / "a"), str(tmp_path / "b")
+    check_new_files([("--x", here), ("--y", there), ("--z", "")], {"--other": "", "--more": ""})
+    (tmp_path / "link").symlink_to(here)
+    same = {
+        "--y: .*/a' is the file of --x, too": ([("--x", here), ("--y", here)], {}),
+        "--x: .*/link' is the file of --other, too": (
+            [("--x", str(tmp_path / "link"))],
+            {"--other": here},
+        ),
+    }
+    for words, (files, others) in same.items():
+        with pytest.raises(ValueError, match=words):
+            check_new_files(files, others)
+    check_new_files([("--x", os.devnull), ("--y", os.devnull)], {"--other": os.devnull})
+    with pytest.raises(ValueError, match=r"^--y: there is no folder "):
+        check_new_files([("--x", here), ("--y", str(tmp_path / "no/file"))], {})
