@@ -335,6 +335,8 @@ class LLM:
 
     def _tell_aborts_unless_busy(self) -> None:
         """Tell the core, or leave it to the call that has the lock: it looks again at its end."""
+        if not self._to_abort:
+            return
         with interrupts_deferred():  # between two of these lines the lock would stay taken
             while self._to_abort and self._lock.acquire(blocking=False):
                 try:

@@ -24,8 +24,6 @@ def interrupts_deferred() -> Iterator[None]:
         yield
         return
     before: Any = signal.getsignal(signal.SIGINT)
-    while isinstance(before, _Holder) and not before.holds:
-        before = before.before  # left behind: the handler of another signal raised meanwhile
     # Ignored, or handled outside of Python; or held back already, by a block around this one.
     if not callable(before) or isinstance(before, _Holder):
         yield
@@ -35,11 +33,11 @@ def interrupts_deferred() -> Iterator[None]:
         signal.signal(signal.SIGINT, holder)
         yield
     finally:
-        # Handlers of other signals run between two calls, and what they raise ends this one: first
-        # what no signal comes into, after which a holder that stays does no harm.
-        holder.holds = False
         try:
             signal.signal(signal.SIGINT, before)
+        except BaseException:  # by the handler of another signal, or by a second SIGINT
+            signal.signal(signal.SIGINT, before)
+            raise
         finally:
             if len(holder.caught) == 1:
                 before(*holder.caught[0])
@@ -49,14 +47,10 @@ class _Holder:
     """The handler that holds the first signal back and gives the second to the one before it."""
 
     def __init__(self, before: Any) -> None:
-        self.before = before
-        self.holds = True
+        self._before = before
         self.caught: list[tuple[int, FrameType | None]] = []
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if not self.holds:
-            self.before(number, frame)
-            return
         self.caught.append((number, frame))
         if len(self.caught) > 1:
-            self.before(number, frame)
+            self._before(number, frame)
