@@ -319,7 +319,9 @@ class CoreHandle:
         """Reap the process and note what became of it."""
         if self._death is None:
             _wait_for_a_cause(self._ranks, _REAP_SECONDS)
-            self._end_now(words_on_dead(self._ranks))
+            # Shut down by the handler of a signal in the middle of a message, its answer is lost.
+            asked = self._to_end and all(rank.exit_code() == 0 for rank in self._ranks)
+            self._end_now(self._shut_down if asked else words_on_dead(self._ranks))
         return _Over()
 
     def _end_now(self, why: str) -> None:
