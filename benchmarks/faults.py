@@ -10,6 +10,7 @@ benchmarks/faults.py [--methods ...] [--xdist no] [--only WORD] [--save]``.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from results_file import publish, table
 Found = Mapping[str, Mapping[str, Sequence[bool]]]
 """For each way to run the faults, and each of these: which promises were kept."""
 
-_GROUP = 12
+_GROUP = 6
 _LETTERS = "onplt"
 
 
@@ -42,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in options.methods
         for xdist in xdists
     }
-    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(options.jobs) as pool:
-        judged = pool.map(lambda way: _campaign(faults, way[0], way[1], Path(made)), ways.values())
-        found = dict(zip(ways, judged, strict=True))
+    found = _campaign(faults, ways, options.jobs, options.keep)
     text, data = report(faults, found)
     publish(options.topic, "Faults, and which promises are kept", text, data, save=options.save)
     ours = [of for key, of in found.items() if METHODS[ways[key][0]].ours]
@@ -59,34 +58,54 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topic", default="faults", help="name of the file in results/")
     parser.add_argument("--only", default="", help="only faults whose name holds this word")
     parser.add_argument("--jobs", type=at_least(1), default=2, help="sessions at a time; default 2")
+    parser.add_argument(
+        "--keep", type=Path, help="a file for what is judged; what it holds is not run again"
+    )
     parser.add_argument("--save", action="store_true", help="also write a file in results/")
     return parser
 
 
 def _campaign(
-    faults: Sequence[Fault], method: str, xdist: bool, folder: Path
-) -> dict[str, list[bool]]:
-    """Run all faults by one method."""
-    found: dict[str, list[bool]] = {}
-    for group in groups(faults, method):
-        found |= measure(group, method, xdist, folder)
-        way = f"{method}{' -n 2' * xdist}"
-        print(f"{way}: {len(found)} of {len(faults)}", file=sys.stderr, flush=True)
-    return {each.name: found[each.name] for each in faults}
+    faults: Sequence[Fault], ways: Mapping[str, tuple[str, bool]], jobs: int, keep: Path | None
+) -> dict[str, dict[str, list[bool]]]:
+    """Run all faults in each of these ways, some sessions at a time."""
+    found: dict[str, dict[str, list[bool]]] = {way: {} for way in ways}
+    for way, name, kept in _kept(keep):
+        found.setdefault(way, {})[name] = kept
+
+    def run(way: str, group: Sequence[Fault]) -> None:
+        judged = measure(group, *ways[way], Path(made))
+        if keep is not None:
+            with open(keep, "a", encoding="utf-8") as file:
+                file.write("".join(json.dumps([way, *each]) + "\n" for each in judged.items()))
+        found[way] |= judged
+        print(f"{way}: {len(found[way])} of {len(faults)}", file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(jobs) as pool:
+        todo = [
+            (way, group)
+            for way in ways
+            for group in groups([f for f in faults if f.name not in found[way]], ways[way][0])
+        ]
+        for done in [pool.submit(run, *each) for each in todo]:
+            done.result()
+    return {way: {each.name: found[way][each.name] for each in faults} for way in ways}
+
+
+def _kept(keep: Path | None) -> list[tuple[str, str, list[bool]]]:
+    """Return what an earlier run has judged: the way, the fault, the promises."""
+    if keep is None or not keep.exists():
+        return []
+    return [json.loads(line) for line in keep.read_text(encoding="utf-8").splitlines()]
 
 
 def groups(faults: Sequence[Fault], method: str) -> list[list[Fault]]:
     """Return which faults share a session.
 
-    Those that would surely end it have one of their own: hangs where no time limit is known, and
-    everything in the process of pytest itself.
+    None do where no time limit is known: one that hangs would take the others of its session along.
     """
-    surely = () if METHODS[method].limits else KINDS if method == "none" else ("hangs",)
-    together = [each for each in faults if each.kind not in surely]
-    return [
-        *(together[start : start + _GROUP] for start in range(0, len(together), _GROUP)),
-        *([each] for each in faults if each.kind in surely),
-    ]
+    size = _GROUP if METHODS[method].limits else 1
+    return [list(faults[start : start + size]) for start in range(0, len(faults), size)]
 
 
 def broken(kept: Sequence[bool]) -> str:

@@ -124,15 +124,48 @@ def test_a_session_that_says_too_little_is_run_in_halves(
     }
 
 
-def test_what_surely_ends_a_session_has_one_of_its_own() -> None:
+def test_faults_share_a_session_where_one_that_hangs_is_ended() -> None:
     groups = module("faults").groups
     faults = [fault(name=str(number), kind="crashes") for number in range(13)]
-    hang = fault(name="hang", kind="hangs")
     sizes = {
-        method: [len(group) for group in groups([hang, *faults], method)]
-        for method in ("fork", "pytest-forked", "none")
+        method: [len(group) for group in groups(faults, method)]
+        for method in ("fork", "pytest-isolate", "pytest-forked", "none")
     }
-    assert sizes == {"fork": [12, 2], "pytest-forked": [12, 1, 1], "none": [1] * 14}
+    limited, alone = [6, 6, 1], [1] * 13
+    assert sizes == {
+        "fork": limited,
+        "pytest-isolate": limited,
+        "pytest-forked": alone,
+        "none": alone,
+    }
+
+
+def test_what_an_earlier_run_has_judged_is_not_run_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    campaign = module("faults")
+    ran: list[tuple[str, bool, str]] = []
+
+    def measure(group: list[Any], method: str, xdist: bool, folder: Path) -> dict[str, list[bool]]:
+        ran.extend((method, xdist, each.name) for each in group)
+        return {each.name: [True] * 4 + [each.name == "exit_1"] for each in group}
+
+    monkeypatch.setattr(campaign, "measure", measure)
+    known, keep = ["fork -n 2", "exit_0", [False] * 5], tmp_path / "kept"
+    keep.write_text(json.dumps(known) + "\n")
+    arguments = ["--methods", "fork", "--only", "exit_", "--keep", str(keep)]
+    for _ in range(2):
+        assert campaign.main(arguments) == 1
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert told["not_kept"]["fork"]["exit_0"] == "time"
+        assert (
+            told["not_kept"]["fork -n 2"]["exit_0"] == "outcome, others, output, nothing left, time"
+        )
+        assert "exit_1" not in told["not_kept"]["fork -n 2"]
+    assert sorted(ran) == sorted(set(ran)), "once"
+    assert ("fork", False, "exit_0") in ran
+    assert ("fork", True, "exit_0") not in ran
+    assert len(keep.read_text().splitlines()) == 2 * told["faults"]
 
 
 def test_the_report_counts_promises_and_names_those_not_kept() -> None:
