@@ -63,7 +63,7 @@ def backend_for_test(request: pytest.FixtureRequest) -> Iterator[GraphBackend]:
         stack.enter_context(preferring(name))
         backend = usable(name)
         if name == "software":
-            from pytest_cudafork.capture.stand_ins.in_force import in_force
+            from pytest_cudafork.capture.stand_ins.for_tests import in_force_for_test
 
-            stack.enter_context(in_force())
+            stack.enter_context(in_force_for_test())
         yield backend

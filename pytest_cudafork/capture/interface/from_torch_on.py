@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pytest_cudafork.errors import GraphNotJudgedError
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 
-__all__ = ["from_torch_on"]
+__all__ = ["from_torch_on", "whole"]
 
 
 @contextlib.contextmanager
@@ -33,20 +33,47 @@ def from_torch_on(
             entered, or a part of it could not be set up.
 
     """
-    broken: list[tuple[str, Exception]] = []
+    with _told_at_the_end(what) as broken, contextlib.ExitStack() as undo:
 
+        def enter(module: object) -> None:
+            try:
+                undo.enter_context(make(_of_a_part(broken)))
+            except Exception as error:
+                broken.append((", as setting that up failed", error))
+
+        undo.callback(after_import("torch", enter))
+        yield
+
+
+@contextlib.contextmanager
+def whole(what: str) -> Iterator[Failed]:
+    """Give what hears of a part that could not be set up when a later module was imported.
+
+    Args:
+        what: What is not to be had then, as the beginning of a sentence.
+
+    Raises:
+        GraphNotJudgedError: (at the end, if nothing else is raised) It has heard of one.
+
+    """
+    with _told_at_the_end(what) as broken:
+        yield _of_a_part(broken)
+
+
+_Broken = list[tuple[str, Exception]]
+
+
+def _of_a_part(broken: _Broken) -> Failed:
     def failed(name: str, error: Exception) -> None:
         broken.append((f", or not fully, as setting that up for {name} failed", error))
 
-    def enter(module: object) -> None:
-        try:
-            undo.enter_context(make(failed))
-        except Exception as error:
-            broken.append((", as setting that up failed", error))
+    return failed
 
-    with contextlib.ExitStack() as undo:
-        undo.callback(after_import("torch", enter))
-        yield
+
+@contextlib.contextmanager
+def _told_at_the_end(what: str) -> Iterator[_Broken]:
+    broken: _Broken = []
+    yield broken
     if broken:
         words, error = broken[0]
         raise GraphNotJudgedError(f"{what}{words}: {type(error).__name__}: {error}") from error

@@ -286,3 +286,43 @@ def test_stand_ins_that_cannot_be_set_up_fail_the_tests(pytester: pytest.Pyteste
     assert outcomes(result) == {"test_it": "FAILED ERROR"}
     told = failure(result, "test_it")
     assert "nothing stood for the graphs of torch.cuda, as setting that up failed: KeyErr" in told
+
+
+def test_a_part_of_the_stand_ins_of_a_fixture_that_cannot_be_set_up_fails_the_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import importlib, importlib.util, sys, torch
+
+        class Compiler:
+            def find_spec(self, name, path, target=None):
+                if name == "torch._dynamo":
+                    return importlib.util.spec_from_loader(name, self)
+
+            def create_module(self, spec): pass
+
+            def exec_module(self, module):
+                def set_stance(name, **how):
+                    raise TypeError(f"no stance is {name}")
+                module.set_stance = set_stance
+
+        def test_before(graph_backend): pass
+
+        def test_it(monkeypatch, graph_backend):
+            monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[:1], Compiler(), *sys.meta_path])
+            importlib.import_module("torch._dynamo")
+            del sys.modules["torch._dynamo"], torch._dynamo
+
+        def test_after(graph_backend): pass
+        """
+    )
+    options = ("--cuda-fork-check=poison", "--cuda-fork-device=phantom:sm_90")
+    result = run_session(pytester, *options, "-v")
+    assert_no_crash(result)
+    assert outcomes(result) == {
+        "test_before": "PASSED", "test_it": "PASSED ERROR", "test_after": "PASSED",
+    }  # fmt: skip
+    told = failure(result, "test_it")
+    assert "nothing stood for the graphs of torch.cuda, or not fully, as setting that up" in told
+    assert "TypeError: no stance is force_eager" in told

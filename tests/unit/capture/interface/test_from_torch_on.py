@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.capture.interface import from_torch_on as from_torch_on_module
-from pytest_cudafork.capture.interface.from_torch_on import from_torch_on
+from pytest_cudafork.capture.interface.from_torch_on import from_torch_on, whole
 from pytest_cudafork.errors import GraphNotJudgedError
 from pytest_cudafork.observe.base.after_import import Failed
 
@@ -102,3 +102,20 @@ def test_a_part_that_cannot_be_set_up_later_fails_the_phase_at_its_end() -> None
 def test_what_ends_the_phase_before_stays_what_it_is(error: type[BaseException]) -> None:
     with pytest.raises(error), from_torch_on(WHAT, no_look):
         raise error
+
+
+def test_what_is_in_force_already_tells_of_its_parts_at_the_end() -> None:
+    def use(*parts: str, error: Exception | None = None) -> None:
+        with whole(WHAT) as failed:
+            for part in parts:
+                failed(part, AttributeError("no run"))
+            if error is not None:
+                raise error
+
+    use()
+    with pytest.raises(GraphNotJudgedError) as raised:
+        use("triton", "torch._dynamo")
+    why = "or not fully, as setting that up for triton failed: AttributeError: no run"
+    assert str(raised.value) == f"{WHAT}, {why}"
+    with pytest.raises(ZeroDivisionError):
+        use("triton", error=ZeroDivisionError())
