@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +80,7 @@ def read(line: bytes) -> RunFile | Stop:
             '"filename" with "timeout", and {"command": "stop"}'
         )
     filename, timeout = command.get("filename"), command.get("timeout")
-    if not (isinstance(filename, str) and filename and "\0" not in filename):
+    if not (isinstance(filename, str) and _names_a_file(filename)):
         raise ValueError(f'{shown} names no file: write {{"filename": "test_x.py"}}')
     if timeout is not None:
         timeout = _seconds(timeout, shown)
@@ -91,3 +92,11 @@ def _seconds(timeout: object, shown: str) -> float:
     if not (is_number and 0 < timeout < math.inf):  # type: ignore[operator]
         raise ValueError(f"{shown}: the timeout is not a number of seconds above 0")
     return float(timeout)  # type: ignore[arg-type]
+
+
+def _names_a_file(filename: str) -> bool:
+    """Whether a system may have a file of this name; no bytes stand for half a surrogate pair."""
+    try:
+        return bool(filename) and b"\0" not in os.fsencode(filename)
+    except UnicodeEncodeError:
+        return False

@@ -34,6 +34,7 @@ def test_what_can_be_asked_for() -> None:
         ('{"filename": ""}', "names no file"),
         ('{"filename": 3}', "names no file"),
         (r'{"filename": "a\u0000b"}', "names no file"),
+        (r'{"filename": "a\ud800b"}', "names no file"),
         ('{"command": "run"}', "something unknown ('command')"),
         ('{"command": "stop", "filename": "a.py"}', "something unknown ('command')"),
         ('{"filename": "a.py", "env": {}}', "something unknown ('env')"),
