@@ -12,6 +12,7 @@ __all__ = ["SubwordDecoder", "SubwordTokenizer"]
 
 _CUT = "\ufffd"  # at the end of a text: perhaps a character of which more tokens come
 _MOST_BYTES_OF_A_CHARACTER = 4
+_MOST_HELD = 64  # tokens: so many that are no character in the end, and none is waited for
 
 
 class SubwordTokenizer:
@@ -42,6 +43,8 @@ class SubwordTokenizer:
                 f"the number {vocabulary.get(last)}, and the model knows {vocab_size} tokens "
                 "(vocab_size). Fetch both from the same place."
             )
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(token for token, each in added.items() if each.special)
 
     def fewest_tokens(self, text: str) -> int:
         """Return how many tokens a text has at least: not known without encoding it, so none."""
@@ -67,6 +70,10 @@ class SubwordTokenizer:
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
 
+    def has_text(self, token: int) -> bool:
+        """Whether a token is one that :meth:`decode` does not pass over, wherever it stands."""
+        return token not in self._special and self._tokenizer.id_to_token(token) is not None
+
     def incremental_decoder(self) -> SubwordDecoder:
         """Return a decoder for one stream of tokens."""
         return SubwordDecoder(self)
@@ -76,33 +83,44 @@ class SubwordDecoder:
     """Decodes a stream of tokens; it never shows a part of a character.
 
     What a token looks like depends on those before it, so each is decoded together with the ones
-    that came last, and what these are by themselves is cut off.
+    that came last, and what was shown of these is cut off. What a text ends with is not shown while
+    it may be a part of a character: that is up to three marks, one for each byte or one for all.
     """
 
     def __init__(self, tokenizer: SubwordTokenizer) -> None:
         self._tokenizer = tokenizer
         self._before: list[int] = []  # shown already
-        self._held: list[int] = []  # not shown yet
+        self._held: list[int] = []  # shown in part or not at all
+        self._shown = ""  # of the text of both
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text that these tokens complete."""
-        return "".join(self._next(token) for token in token_ids)
+        return "".join(map(self._next, filter(self._tokenizer.has_text, token_ids)))
 
     def finish(self) -> str:
         """Return what is left at the end of the stream."""
-        text = self._new_text()
-        self._before, self._held = [], []
+        text = self._text()[len(self._shown) :]
+        self._before, self._held, self._shown = [], [], ""
         return text
 
     def _next(self, token: int) -> str:
         self._held.append(token)
-        text = self._new_text()
-        if text.endswith(_CUT) and len(self._held) < _MOST_BYTES_OF_A_CHARACTER:
-            return ""
-        if text:
+        text = self._text()
+        marks = len(text) - len(text.rstrip(_CUT))
+        if not text.startswith(self._shown):
+            # A byte beside those of whole characters, which are marks until it is whole itself.
+            waits = marks > 0 and len(self._held) < _MOST_BYTES_OF_A_CHARACTER
+            stop = len(self._shown) if waits else len(text)
+        else:
+            waits = len(self._held) < _MOST_HELD
+            stop = len(text) - min(marks, _MOST_BYTES_OF_A_CHARACTER - 1) * waits
+        new = text[len(self._shown) : stop]
+        if stop >= len(text) and new:
             self._before, self._held = self._held, []
-        return text
+            self._shown = self._tokenizer.decode(self._before)
+        else:
+            self._shown += new
+        return new
 
-    def _new_text(self) -> str:
-        known = self._tokenizer.decode(self._before)
-        return self._tokenizer.decode(self._before + self._held)[len(known) :]
+    def _text(self) -> str:
+        return self._tokenizer.decode(self._before + self._held)
