@@ -34,6 +34,8 @@ _MAY_HAVE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+# The kinds for which it counts how long texts were at first.
+_OF_A_LENGTH = ("llama3", "yarn")
 
 
 class Rope(NamedTuple):
@@ -108,7 +110,10 @@ def _joined(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
                 f"rope_parameters has rope_type={kinds[0]!r} and rope_scaling {kinds[1]!r}: "
                 "conflicting"
             )
-    for name in ("rope_theta", "partial_rotary_factor"):
+    beside = ["rope_theta", "partial_rotary_factor"]
+    if found.get("rope_type") in _OF_A_LENGTH:
+        beside.append("original_max_position_embeddings")
+    for name in beside:
         add("config.json", name, values.get(name))
     return found, wrong
 
