@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ __all__ = ["SubwordDecoder", "SubwordTokenizer"]
 
 _CUT = "\ufffd"  # at the end of a text: perhaps a character of which more tokens come
 _MOST_BYTES_OF_A_CHARACTER = 4
+_MOST_BEFORE = 16  # tokens of a prompt that what follows is decoded with
 _MOST_HELD = 64  # tokens: so many that are no character in the end, and none is waited for
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token of SentencePiece's for a byte
 
 
 class SubwordTokenizer:
@@ -74,24 +78,50 @@ class SubwordTokenizer:
         """Whether a token is one that :meth:`decode` does not pass over, wherever it stands."""
         return token not in self._special and self._tokenizer.id_to_token(token) is not None
 
-    def incremental_decoder(self) -> SubwordDecoder:
-        """Return a decoder for one stream of tokens."""
-        return SubwordDecoder(self)
+    def token_text(self, token: int) -> str:
+        """Return the text of one token among others: with the space that a first one has not."""
+        alone = self.decode((token,))
+        return alone if _CUT in alone else self.decode((token, token))[len(alone) :]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of one token, which may be a part of a character."""
+        text = self.token_text(token)
+        if _CUT not in text:
+            return text.encode()
+        piece: str = self._tokenizer.id_to_token(token)
+        if _BYTE.fullmatch(piece):
+            return bytes.fromhex(piece[3:5])
+        letters = _bytes_of_letters()
+        if all(letter in letters for letter in piece):
+            return bytes(letters[letter] for letter in piece)
+        return text.encode()
+
+    def incremental_decoder(self, prompt_token_ids: Sequence[int] = ()) -> SubwordDecoder:
+        """Return a decoder for the tokens that follow a prompt."""
+        return SubwordDecoder(self, self._end_of(prompt_token_ids))
+
+    def _end_of(self, token_ids: Sequence[int]) -> list[int]:
+        """Return the last tokens of a prompt, without parts of characters at both ends."""
+        end = list(filter(self.has_text, token_ids[-_MOST_BEFORE:]))
+        while end and self.decode(end).startswith(_CUT):
+            del end[0]
+        return [] if self.decode(end).endswith(_CUT) else end
 
 
 class SubwordDecoder:
     """Decodes a stream of tokens; it never shows a part of a character.
 
     What a token looks like depends on those before it, so each is decoded together with the ones
-    that came last, and what was shown of these is cut off. What a text ends with is not shown while
-    it may be a part of a character: that is up to three marks, one for each byte or one for all.
+    that came last, at first those of a prompt, and what was shown of these is cut off. What a text
+    ends with is not shown while it may be a part of a character: that is up to three marks, one for
+    each byte or one for all.
     """
 
-    def __init__(self, tokenizer: SubwordTokenizer) -> None:
+    def __init__(self, tokenizer: SubwordTokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._before: list[int] = []  # shown already
+        self._before = list(before)  # shown already, or of the prompt
         self._held: list[int] = []  # shown in part or not at all
-        self._shown = ""  # of the text of both
+        self._shown = tokenizer.decode(self._before)  # of the text of both
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text that these tokens complete."""
@@ -124,3 +154,18 @@ class SubwordDecoder:
 
     def _text(self) -> str:
         return self._tokenizer.decode(self._before + self._held)
+
+
+@functools.cache
+def _bytes_of_letters() -> Mapping[str, int]:
+    """The letters that stand for bytes in tokens of byte-level BPE, as GPT-2 has them.
+
+    A byte that is a visible character of Latin-1 stands for itself, the others for those from
+    U+0100 on.
+    """
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in visible]
+    return {
+        **{chr(byte): byte for byte in visible},
+        **{chr(0x100 + number): byte for number, byte in enumerate(others)},
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,11 @@ def saved(library: Any, folder: Path) -> SubwordTokenizer:
     return SubwordTokenizer(folder / "tokenizer.json", library.get_vocab_size())
 
 
-def streamed(tokenizer: SubwordTokenizer, tokens: list[int]) -> list[str]:
+def streamed(
+    tokenizer: SubwordTokenizer, tokens: list[int], prompt: Sequence[int] = ()
+) -> list[str]:
     """What a stream shows with each token, and in the end."""
-    decoder = tokenizer.incremental_decoder()
+    decoder = tokenizer.incremental_decoder(prompt)
     return [decoder.decode([token]) for token in tokens] + [decoder.finish()]
 
 
@@ -112,6 +115,36 @@ def test_characters_of_bytes_are_shown_whole_wherever_they_stand(tmp_path: Path)
         assert not any("\ufffd" in part for part in parts)
 
     check()
+
+
+def test_a_text_goes_on_from_its_prompt(tmp_path: Path) -> None:
+    library = with_byte_fallback()
+    tokenizer = saved(library, tmp_path)
+    begin, word, letter = (library.token_to_id(each) for each in ("<s>", "\u2581a", "b"))
+    assert "".join(streamed(tokenizer, [word, letter])) == "ab"
+    assert "".join(streamed(tokenizer, [word, letter], [begin, word])) == " ab"
+    assert "".join(streamed(tokenizer, [word], [begin])) == "a"
+    one, two, three = (library.token_to_id(f"<0x{byte:02X}>") for byte in "\u4e16".encode())
+    # A character that a prompt has only in part, and one of which its last tokens have a part.
+    assert "".join(streamed(tokenizer, [three, letter], [one, two])) == "\ufffdb"
+    prompt = [word, *[one, two, three] * 20]
+    assert "".join(streamed(tokenizer, [one, two, three, word], prompt)) == "\u4e16 a"
+
+
+def test_a_token_has_its_bytes(tmp_path: Path) -> None:
+    text = "\u3042\u3044\u3046"
+    library, tokens = across_characters(text)
+    tokenizer = saved(library, tmp_path)
+    assert b"".join(map(tokenizer.token_bytes, tokens)) == text.encode()
+    assert tokenizer.token_bytes(library.token_to_id("</s>")) == b""
+    library = with_byte_fallback()
+    tokenizer = saved(library, tmp_path)
+    assert [tokenizer.token_bytes(3 + byte) for byte in range(256)] == [
+        bytes((byte,)) for byte in range(256)
+    ]
+    word = library.token_to_id("\u2581\u00e9")
+    assert tokenizer.token_text(word) == " \u00e9"
+    assert tokenizer.token_bytes(word) == " \u00e9".encode()
 
 
 def test_bytes_that_are_no_character_are_shown_in_time(tmp_path: Path) -> None:
