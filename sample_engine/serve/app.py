@@ -56,7 +56,9 @@ class Service:
         try:
             params = asked.params()
             if isinstance(asked, ChatRequest):
-                prompts = [self.streams.llm.chat_prompt(asked.conversation())]
+                messages = asked.conversation()
+                # In a thread: a long conversation takes seconds, and others go on.
+                prompts = [await asyncio.to_thread(self.streams.llm.chat_prompt, messages)]
             else:
                 prompts = asked.prompts()
             items = self.streams.read(prompts, params)

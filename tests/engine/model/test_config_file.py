@@ -34,6 +34,18 @@ def test_the_tiny_shape_is_there_without_weights() -> None:
         ({"eos_token_id": [1, 257]}, r"eos_token_id=\[1, 257\] is not among the vocab_size=257"),
         ({"num_hidden_layers": 10**6}, "num_hidden_layers=1000000 is more than 1024"),
         ({"vocab_size": 1 << 40}, "vocab_size=1099511627776 must be a whole number"),
+        (
+            {"vocab_size": (1 << 31) - 1, "hidden_size": (1 << 31) - 1},
+            "vocab_size=2147483647 and hidden_size=2147483647 make weights of 4611686014132420609",
+        ),
+        (
+            {"intermediate_size": (1 << 31) - 1, "hidden_size": 1 << 20},
+            "intermediate_size=2147483647 and hidden_size=1048576 make weights",
+        ),
+        (
+            {"num_attention_heads": 1 << 30, "head_dim": 1 << 30, "num_key_value_heads": 1},
+            "head_dim=1073741824 and hidden_size",
+        ),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings='no' must be true or false"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps='small' must be a number above 0"),
         ({"partial_rotary_factor": 0.1}, "RoPE would turn 0 numbers of a head"),
