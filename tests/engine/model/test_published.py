@@ -23,7 +23,7 @@ from sample_engine.model.loading import load_model
 from sample_engine.model.rope import angles_of
 from sample_engine.model_runner import ModelRunner
 from tests.engine.support.model import packed_attend
-from tests.engine.support.published import MODELS, SIZE, Published, published
+from tests.engine.support.published import MODELS, SIZE, Published, made_of, published
 
 MOST_DIFFERENCE = 1e-4
 LENGTH = 70  # beyond all windows and original_max_position_embeddings
@@ -141,6 +141,24 @@ def test_what_ends_a_text_is_known_where_a_configuration_leaves_it_out(
         (tmp_path / "config.json").write_text(json.dumps(changes), encoding="utf-8")
         theirs = transformers.AutoConfig.from_pretrained(tmp_path).eos_token_id
         assert read_config(str(tmp_path)).eos_token_id == theirs
+
+
+@pytest.mark.parametrize(
+    "rope", [{"rope_type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 4.0}]
+)
+def test_a_scaled_model_takes_the_texts_that_its_scaling_is_for(
+    rope: dict[str, Any], tmp_path: Path
+) -> None:
+    (theirs,) = made_of(tmp_path, {"scaled": ("Llama", {"rope_parameters": rope})})
+    prompt = text(500)
+    assert len(prompt) < 4 * SIZE["max_position_embeddings"] < len(prompt) + 16
+    settings: dict[str, Any] = {"device": "cpu", "worker_method": "inproc", "num_blocks": 40}
+    with LLM(theirs.folder, **settings) as llm:
+        assert llm.info()["max_model_len"] == 512
+        (output,) = llm.generate({"prompt_token_ids": prompt}, SamplingParams(max_tokens=16))
+    assert list(output.token_ids) == theirs.greedy(prompt, 12)
+    with pytest.raises(ConfigError, match=r"max_model_len=513 is more .* \(512, by its max_posit"):
+        LLM(theirs.folder, max_model_len=513, **settings)
 
 
 def changed(models: dict[str, Published], name: str, to: Path) -> Path:
