@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -64,7 +64,7 @@ class Service:
             items = self.streams.read(prompts, params)
             answer = Answer(self.model, params, chat=isinstance(asked, ChatRequest))
             if asked.stream:
-                return await self._stream(asked, items, answer)
+                return await self._stream(asked, items, answer, request)
             whole = await unless_gone(request, _collect(items, answer))
         except Exception as error:
             return self._as_error(error, asked)
@@ -75,26 +75,29 @@ class Service:
         asked: CompletionRequest | ChatRequest,
         items: AsyncGenerator[Item, None],
         answer: Answer,
+        request: Request,
     ) -> Response:
-        """Begin a stream with its first part: what is refused has a status of its own."""
-        try:
-            first = await anext(items)
-        except StopAsyncIteration:
-            first = None
+        """Begin a stream with its first part: what is refused has a status of its own.
+
+        Until then it may wait for its turn, and its client may go away.
+        """
+        first = await unless_gone(request, _first(items))
+        if first is None:
+            return Response(status_code=CLIENT_WENT_AWAY)
         events = self._events(first, items, answer, asked)
         return StreamingResponse(events, media_type=_EVENTS)
 
     async def _events(
         self,
-        first: Item | None,
+        first: Sequence[Item],
         items: AsyncGenerator[Item, None],
         answer: Answer,
         asked: CompletionRequest | ChatRequest,
     ) -> AsyncIterator[str]:
         try:
             async with contextlib.aclosing(items):
-                if first is not None:
-                    yield _event(answer.part(*first))
+                for item in first:
+                    yield _event(answer.part(*item))
                 async for item in items:
                     yield _event(answer.part(*item))
             if asked.with_usage:
@@ -178,6 +181,13 @@ def create_app(service: Service) -> FastAPI:
         return await service.answer(asked, request)
 
     return app
+
+
+async def _first(items: AsyncGenerator[Item, None]) -> list[Item]:
+    """What comes first, if anything comes."""
+    async for item in items:
+        return [item]
+    return []
 
 
 async def _collect(items: AsyncGenerator[Item, None], answer: Answer) -> dict[str, Any]:

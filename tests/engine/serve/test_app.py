@@ -193,6 +193,20 @@ def test_a_client_that_goes_away_frees_its_place(stream: bool, server: Server) -
     )
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_while_it_waits_frees_its_place(stream: bool) -> None:
+    body = {"model": "tiny", "prompt": "a", "max_tokens": ENDLESS, "stream": True}
+    headers = {"Content-Type": "application/json"}
+    with serving(at_once=1, waiting=1) as small, contextlib.closing(small.connect()) as busy:
+        busy.request("POST", "/v1/completions", json.dumps(body), headers)
+        assert busy.getresponse().readline().startswith(b"data: {")
+        waits = json.dumps({**body, "stream": stream})
+        with contextlib.closing(small.connect()) as second:
+            second.request("POST", "/v1/completions", waits, headers)
+            small.wait_until(2)
+        small.wait_until(1, seconds=20)
+
+
 def test_a_long_conversation_does_not_hold_others_up(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
