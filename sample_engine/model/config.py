@@ -122,7 +122,7 @@ class LlamaConfig:
         if scaling is None or scaling.kind not in ("linear", "yarn"):
             return known
         before = scaling.original_max_position_embeddings or known
-        return max(known, min(int(before * scaling.factor), _LONGEST_TEXT))
+        return max(known, int(min(before * scaling.factor, _LONGEST_TEXT)))
 
     def windows_within(self, max_model_len: int) -> tuple[int | None, ...]:
         """The window of each layer; None where texts of so many tokens never fill it."""

@@ -6,7 +6,7 @@ It imports no torch, so that a front end can ask before it starts a core.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,8 @@ def _wrong_values(values: dict[str, Any]) -> list[str]:
     if not wrong:
         wrong += _too_large(values)
     eps = values.get("rms_norm_eps", 1e-6)
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 < eps < math.inf:
+    number = isinstance(eps, (int, float)) and not isinstance(eps, bool)
+    if not number or not 0 < eps <= sys.float_info.max:
         wrong.append(f"rms_norm_eps={eps!r} must be a number above 0")
     tied = values.get("tie_word_embeddings", False)
     if not isinstance(tied, bool):

@@ -6,6 +6,7 @@ It imports no torch.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -130,7 +131,7 @@ def _wrong_numbers(settings: Mapping[str, Any]) -> list[str]:
         if name in ("rope_type", "truncate") or value is None:
             continue
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 < value < math.inf:
+        if not number or not 0 < value <= sys.float_info.max:
             found.append(f"{name}={value!r} must be a number above 0")
     part = settings.get("partial_rotary_factor")
     if not found and part is not None and part > 1:
