@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sample_engine.errors import ConfigError, PromptError
+from sample_engine.tokenizers.settings_file import read_settings, read_text
 
 __all__ = ["ChatTemplate", "read_chat_template"]
 
-_MOST_BYTES = 1 << 24
 _SPECIAL = (
     *("bos_token", "eos_token", "unk_token", "sep_token"),
     *("pad_token", "cls_token", "mask_token"),
@@ -76,11 +76,11 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     Raises :class:`ConfigError` for one that cannot be used.
     """
     path = folder / "tokenizer_config.json"
-    settings = _settings(path) if path.is_file() else {}
+    settings = read_settings(path) if path.is_file() else {}
     alone = folder / "chat_template.jinja"
     text: Any = settings.get("chat_template")
     if alone.is_file():
-        path, text = alone, _read(alone)
+        path, text = alone, read_text(alone)
     if isinstance(text, list):  # several, by name
         named = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}
         text = named.get("default")
@@ -98,7 +98,7 @@ def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
     """
     beside = folder / "special_tokens_map.json"
     found: dict[str, str] = {}
-    for each in (settings, _settings(beside) if beside.is_file() else {}):
+    for each in (settings, read_settings(beside) if beside.is_file() else {}):
         own = each.get("extra_special_tokens")
         named = {**(own if isinstance(own, Mapping) else {}), **each}
         for name in (*_SPECIAL, *(own if isinstance(own, Mapping) else ())):
@@ -106,27 +106,6 @@ def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]
             if text:
                 found.setdefault(name, text)
     return found
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read as JSON: {error}.") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{str(path)!r} holds no JSON object.")
-    return values
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ConfigError(f"{str(path)!r} has more than {_MOST_BYTES} bytes.")
-        return data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error}.") from error
 
 
 def _content(token: Any) -> str:

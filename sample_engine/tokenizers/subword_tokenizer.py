@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sample_engine.errors import ConfigError, PromptError
+from sample_engine.tokenizers.settings_file import read_settings
 
 __all__ = ["SubwordDecoder", "SubwordTokenizer"]
 
@@ -16,6 +17,7 @@ _CUT = "\ufffd"  # at the end of a text: perhaps a character of which more token
 _MOST_BYTES_OF_A_CHARACTER = 4
 _MOST_BEFORE = 16  # tokens of a prompt that what follows is decoded with
 _MOST_HELD = 64  # tokens: so many that are no character in the end, and none is waited for
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token of SentencePiece's for a byte
 
 
@@ -37,6 +39,7 @@ class SubwordTokenizer:
             self._tokenizer: Any = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing more exact
             raise ConfigError(f"{str(path)!r} cannot be read as a tokenizer: {error}.") from error
+        _add_tokens(self._tokenizer, path.with_name("tokenizer_config.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -154,6 +157,40 @@ class SubwordDecoder:
 
     def _text(self) -> str:
         return self._tokenizer.decode(self._before + self._held)
+
+
+def _add_tokens(tokenizer: Any, path: Path) -> None:
+    """Add the tokens that a model has beside its tokenizer's, as ``transformers`` does it.
+
+    They stand in ``tokenizer_config.json``, mostly those of ``tokenizer.json`` again.
+    """
+    from tokenizers import AddedToken
+
+    added = read_settings(path).get("added_tokens_decoder") if path.is_file() else None
+    if added is None:
+        return
+    try:
+        for number, given in sorted((int(number), dict(given)) for number, given in added.items()):
+            token = AddedToken(
+                given["content"], **{name: given[name] for name in _FLAGS if name in given}
+            )
+            if tokenizer.token_to_id(token.content) is not None:
+                continue
+            tokenizer.add_tokens([token])
+            found = tokenizer.token_to_id(token.content)
+            if found != number:
+                raise ConfigError(
+                    f"{str(path)!r} has the token {token.content!r} with the number {number}, and "
+                    f"the next number of the tokenizer beside it is {found}: one of the two files "
+                    "is of another model."
+                )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{str(path)!r}: its added_tokens_decoder cannot be read "
+            f"({type(error).__name__}: {error})."
+        ) from error
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -163,6 +164,53 @@ def test_a_stream_that_ends_within_a_character_says_so(tokenizer: SubwordTokeniz
     assert decoder.decode(tokens) == ""
     assert decoder.finish() == "\ufffd"
     assert decoder.finish() == ""
+
+
+def with_added(folder: Path, added: Any) -> SubwordTokenizer:
+    """The tokenizer of the tests, and tokens that stand in ``tokenizer_config.json`` alone."""
+    save_tokenizer(folder)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": added}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return SubwordTokenizer(folder / "tokenizer.json", 400)
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("strip", [True, False])
+def test_tokens_that_a_model_has_beside_its_tokenizers_are_known(
+    special: bool, strip: bool, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="it is compared with")
+    added = {
+        "301": {"content": "<|y|>", "special": not special, "rstrip": strip},
+        "300": {"content": "<|x|>", "special": special, "lstrip": strip},
+        "0": {"content": "<s>", "special": True},
+    }
+    ours = with_added(tmp_path, added)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    for text in ("a <|x|> b", "a<|x|>b<|y|> c", "<|x|><|y|>"):
+        tokens = ours.encode(text)
+        assert 300 in tokens
+        assert tokens == theirs(text)["input_ids"]
+        assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
+        assert "".join(streamed(ours, tokens)) == ours.decode(tokens)
+
+
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        ({"305": {"content": "<|x|>"}}, r"'<\|x\|>' with the number 305, and the next .* is 300"),
+        ({"x": {"content": "<|x|>"}}, "its added_tokens_decoder cannot be read"),
+        ({"300": {"content": 3}}, "its added_tokens_decoder cannot be read"),
+        ({"300": {"text": "<|x|>"}}, "its added_tokens_decoder cannot be read"),
+        ({"300": "<|x|>"}, "its added_tokens_decoder cannot be read"),
+        ([3], "its added_tokens_decoder cannot be read"),
+    ],
+)
+def test_added_tokens_that_are_of_another_model_or_none_are_refused(
+    added: Any, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        with_added(tmp_path, added)
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
