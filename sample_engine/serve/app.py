@@ -23,6 +23,7 @@ from sample_engine.errors import (
     RemoteError,
 )
 from sample_engine.serve.answers import Answer, error_body, models_body
+from sample_engine.serve.bodies import LimitedBodies
 from sample_engine.serve.disconnects import unless_gone
 from sample_engine.serve.protocol import ChatRequest, CompletionRequest, UnsupportedFieldError
 from sample_engine.serve.streams import Item, OverloadedError, StoppedError, Streams
@@ -142,6 +143,7 @@ def create_app(service: Service) -> FastAPI:
         await asyncio.to_thread(service.streams.close)
 
     app = FastAPI(title="sample_engine", lifespan=lifespan)
+    app.add_middleware(LimitedBodies)
     # What a request has to be is told as OpenAI tells it, not as FastAPI does.
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
