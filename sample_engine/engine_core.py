@@ -15,7 +15,8 @@ import hashlib
 import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 
@@ -51,8 +52,9 @@ class EngineCore:
         self.config = config
         self._last_step: tuple[ScheduledBatch, StepResult] | None = None
         self._under_way: deque[StepUnderWay] = deque()  # by their order; at most two
-        self._runner: ModelRunner | None = ModelRunner(config, graph_execution, place)
-        self._runner.capture_graphs()
+        with _cpu_by_default():
+            self._runner: ModelRunner | None = ModelRunner(config, graph_execution, place)
+            self._runner.capture_graphs()
         self._info = _info(self._runner)
         self._vocab_size = self._runner.model_config.vocab_size
         self._arrivals = 0
@@ -108,7 +110,10 @@ class EngineCore:
 
         With ``async_scheduling`` that is of the step before, while this one is computed.
         """
-        runner = self.runner
+        with _cpu_by_default():
+            return self._step(self.runner)
+
+    def _step(self, runner: ModelRunner) -> list[CoreOutput]:
         batch = self.scheduler.schedule()
         if self.config.async_scheduling:
             batch, result = self._run_ahead(batch)
@@ -184,6 +189,16 @@ class EngineCore:
                 f"{self._vocab_size - 1}: encode the prompt with the model's own tokenizer."
             )
         return tokens
+
+
+def _cpu_by_default() -> AbstractContextManager[object]:
+    """Let tensors be on the CPU where it is not said, whatever the program has set as default.
+
+    A program that says ``torch.set_default_device("cuda")`` may run the core, or fork it.
+    """
+    if torch.get_default_device().type == "cpu":
+        return nullcontext()
+    return cast("AbstractContextManager[object]", torch.device("cpu"))
 
 
 def _connector(runner: ModelRunner) -> KVConnector | None:

@@ -6,6 +6,7 @@ torch: the core does, in its own process.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
@@ -14,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sample_engine.batch.outputs import CoreOutput, RequestOutput, error_of_request, joined
 from sample_engine.batch.request_limits import too_long
@@ -46,6 +47,14 @@ _logger = logging.getLogger(__name__)
 
 # How long one wait for outputs lasts, so that other threads get their turn. A dead core ends it.
 _WAIT_SECONDS = 0.5
+
+
+class _Tokens(NamedTuple):
+    """A prompt of which tokens are made, or why that cannot be."""
+
+    request_id: str
+    token_ids: list[int]
+    error: PromptError | None
 
 
 class _Live:
@@ -105,7 +114,7 @@ class LLM:
         self._tokenizer = self._text.tokenizer
         self._client = make_client(self.config, core_factory)
         self._live: dict[str, _Live] = {}
-        self._count = 0
+        self._ids = itertools.count()  # threads may ask for the next one at once
         self._lock = threading.Lock()
         self._to_abort: deque[str] = deque()
         self._finalizer = weakref.finalize(self, self._client.shutdown)
@@ -231,19 +240,24 @@ class LLM:
             self._drop(requests)
 
     def _submit(self, requests: list[_Live], batch: Batch, *, streams: bool) -> None:
-        """Make requests of prompts and send them; appends to ``requests`` one by one."""
-        self._in_turn(lambda: self._send_all(requests, batch, streams=streams))
+        """Make requests of prompts and send them; appends to ``requests`` one by one.
 
-    def _send_all(self, requests: list[_Live], batch: Batch, *, streams: bool) -> None:
-        for prompt, params in zip(batch.prompts, batch.params, strict=True):
-            request_id = str(self._count)
-            self._count += 1
-            error: PromptError | None = None
-            token_ids: list[int] = []
-            try:
-                token_ids = self._encoded(request_id, prompt)
-            except PromptError as wrong:
-                error = wrong
+        A long text is encoded for seconds: that is not done in turn, so that others go on.
+        """
+        tokens = [self._tokens_of(str(next(self._ids)), prompt) for prompt in batch.prompts]
+        self._in_turn(lambda: self._send_all(requests, batch, tokens, streams=streams))
+
+    def _tokens_of(self, request_id: str, prompt: PromptParts) -> _Tokens:
+        try:
+            return _Tokens(request_id, self._encoded(request_id, prompt), None)
+        except PromptError as error:
+            return _Tokens(request_id, [], error)
+
+    def _send_all(
+        self, requests: list[_Live], batch: Batch, tokens: list[_Tokens], *, streams: bool
+    ) -> None:
+        each = zip(batch.prompts, batch.params, tokens, strict=True)
+        for prompt, params, (request_id, token_ids, error) in each:
             for index in range(params.n):
                 own = params.of_completion(index)
                 text = RequestText(request_id, prompt.text, token_ids, self._tokenizer, own, index)

@@ -49,11 +49,16 @@ class CoreOutput:
 
 @dataclasses.dataclass(frozen=True)
 class Logprob:
-    """How likely a token was: the natural logarithm of its probability, and its place in line."""
+    """How likely a token was: the natural logarithm of its probability, and its place in line.
+
+    ``token_bytes``: what it adds to a text in UTF-8. Of a part of a character ``decoded_token`` is
+    U+FFFD.
+    """
 
     logprob: float
     rank: int
     decoded_token: str
+    token_bytes: bytes = b""
 
 
 @dataclasses.dataclass(frozen=True)

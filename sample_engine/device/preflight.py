@@ -95,12 +95,13 @@ def longest_text(config: EngineConfig, model: LlamaConfig) -> int:
 
     Raises :class:`ConfigError` if more are asked for than the model takes.
     """
-    longest = model.max_position_embeddings
+    longest = model.longest_text
     wished = config.max_model_len
     if wished is not None and wished > longest:
         raise ConfigError(
             f"max_model_len={wished} is more than the model was trained for "
-            f"(max_position_embeddings={longest}): ask for at most that."
+            f"({longest}, by its max_position_embeddings and its scaling of RoPE): ask for at most "
+            "that."
         )
     return wished or longest
 

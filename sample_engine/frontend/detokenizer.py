@@ -34,11 +34,14 @@ class Decoder(Protocol):
 class Tokenizer(Protocol):
     """Makes text of tokens, all at once or as they come."""
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of these tokens."""
+    def token_text(self, token: int) -> str:
+        """The text of one token among others."""
 
-    def incremental_decoder(self) -> Decoder:
-        """A decoder for one stream of tokens."""
+    def token_bytes(self, token: int) -> bytes:
+        """Its bytes, which may be a part of a character."""
+
+    def incremental_decoder(self, prompt_token_ids: Sequence[int] = ()) -> Decoder:
+        """A decoder for the tokens that follow a prompt."""
 
 
 class New(NamedTuple):
@@ -108,7 +111,7 @@ class RequestText:
         self.error_type: str | None = None
         self._prompt_token_ids = tuple(prompt_token_ids)
         self._tokenizer = tokenizer
-        self._decoder = tokenizer.incremental_decoder()
+        self._decoder = tokenizer.incremental_decoder(self._prompt_token_ids)
         self._params = params
         self._stop = StopText(params.stop)
         self._text: list[str] = []
@@ -168,7 +171,9 @@ class RequestText:
         ranks = (line.rank, *range(1, len(line.token_ids)))
         found: dict[int, Logprob] = {}
         for token, logprob, rank in zip(line.token_ids, line.logprobs, ranks, strict=True):
-            found.setdefault(token, Logprob(logprob, rank, self._tokenizer.decode((token,))))
+            if token not in found:
+                text, data = self._tokenizer.token_text(token), self._tokenizer.token_bytes(token)
+                found[token] = Logprob(logprob, rank, text, data)
         return found
 
     def chunk(self, new: New) -> RequestOutput:

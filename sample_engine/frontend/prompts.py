@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -66,10 +67,20 @@ def _prompt(number: int, given: object) -> PromptParts:
     if tokens is not None:
         if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
             raise TypeError(f"Prompt {number}: prompt_token_ids={tokens!r} is no list of tokens.")
-        return PromptParts(text, list(tokens))
+        return PromptParts(text, list(map(_whole, tokens)))
     if not isinstance(text, str):
         raise TypeError(f"Prompt {number}: prompt={text!r} is no text.")
     return PromptParts(text, None)
+
+
+def _whole(token: Any) -> Any:
+    """A token as a plain number, which those of NumPy and torch are not; what is none stays."""
+    if isinstance(token, (int, float)):
+        return token
+    try:
+        return operator.index(token)
+    except TypeError:
+        return token
 
 
 def _each(sampling_params: object, count: int) -> list[SamplingParams]:

@@ -11,6 +11,8 @@ from sample_engine.errors import ConfigError
 
 __all__ = ["LLAMA_3_8B", "LlamaConfig", "RopeScaling"]
 
+_LONGEST_TEXT = (1 << 31) - 1
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RopeScaling:
@@ -108,6 +110,19 @@ class LlamaConfig:
         if eos is None:
             return ()
         return eos if isinstance(eos, tuple) else (eos,)
+
+    @property
+    def longest_text(self) -> int:
+        """Up to how many tokens RoPE tells positions apart as the model was made for.
+
+        With ``"linear"`` and ``"yarn"`` that is ``factor`` times what it was before the scaling,
+        which is all that ``max_position_embeddings`` says in many models.
+        """
+        scaling, known = self.rope_scaling, self.max_position_embeddings
+        if scaling is None or scaling.kind not in ("linear", "yarn"):
+            return known
+        before = scaling.original_max_position_embeddings or known
+        return max(known, int(min(before * scaling.factor, _LONGEST_TEXT)))
 
     def windows_within(self, max_model_len: int) -> tuple[int | None, ...]:
         """The window of each layer; None where texts of so many tokens never fill it."""

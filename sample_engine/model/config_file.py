@@ -6,7 +6,7 @@ It imports no torch, so that a front end can ask before it starts a core.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ TINY_FOLDER = Path(__file__).parent / "tiny"
 _SHAPES = {"llama-3-8b": LLAMA_3_8B}
 
 _MOST_LAYERS = 1024  # each is made before weights are read
+_MOST_NUMBERS = 1 << 48  # of a tensor
 
 _COUNTS = (
     "vocab_size",
@@ -137,13 +138,32 @@ def _wrong_values(values: dict[str, Any]) -> list[str]:
     ]
     if not wrong and values["num_hidden_layers"] > _MOST_LAYERS:
         wrong.append(f"num_hidden_layers={values['num_hidden_layers']} is more than {_MOST_LAYERS}")
+    if not wrong:
+        wrong += _too_large(values)
     eps = values.get("rms_norm_eps", 1e-6)
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 < eps < math.inf:
+    number = isinstance(eps, (int, float)) and not isinstance(eps, bool)
+    if not number or not 0 < eps <= sys.float_info.max:
         wrong.append(f"rms_norm_eps={eps!r} must be a number above 0")
     tied = values.get("tie_word_embeddings", False)
     if not isinstance(tied, bool):
         wrong.append(f"tie_word_embeddings={tied!r} must be true or false")
     return wrong + _wrong_eos(values)
+
+
+def _too_large(values: dict[str, Any]) -> list[str]:
+    """Which weights have more numbers than a tensor can, a line each."""
+    heads = values["num_attention_heads"] + 2 * values["num_key_value_heads"]
+    rows = {
+        "vocab_size": values["vocab_size"],
+        "intermediate_size": 2 * values["intermediate_size"],
+        "head_dim": heads * values["head_dim"],
+    }
+    return [
+        f"{name}={values[name]} and hidden_size={values['hidden_size']} make weights of "
+        f"{count * values['hidden_size']} numbers, more than any machine holds"
+        for name, count in rows.items()
+        if count * values["hidden_size"] > _MOST_NUMBERS
+    ]
 
 
 def _wrong_eos(values: dict[str, Any]) -> list[str]:

@@ -85,12 +85,12 @@ def _wrong_kinds(kinds: Any, count: int) -> list[str]:
 
 
 FAMILIES = (
-    Family("llama", "LlamaForCausalLM"),
+    Family("llama", "LlamaForCausalLM", usual={"eos_token_id": 2}),
     Family(
         "mistral",
         "MistralForCausalLM",
         sliding="always",
-        usual={"num_key_value_heads": 8, "sliding_window": 4096},
+        usual={"num_key_value_heads": 8, "sliding_window": 4096, "eos_token_id": 2},
     ),
     Family(
         "qwen2",

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sample_engine.model import ops
 from sample_engine.model.config import LlamaConfig, RopeScaling
+from sample_engine.model.kernels import reference
 
 __all__ = ["RopeAngles", "angles_of", "scaled_rates"]
 
@@ -56,8 +57,8 @@ def angles_of(
     dim, scaling = config.rotary_dim or config.head_dim, config.rope_scaling
     if scaling is None:
         return ops.rope_angles(positions, dim, config.rope_theta)
-    pairs = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device)
-    rates = scaled_rates(config.rope_theta ** (-pairs / dim), dim, config.rope_theta, scaling)
+    rates = reference.rope_rates(dim, config.rope_theta, positions.device)
+    rates = scaled_rates(rates, dim, config.rope_theta, scaling)
     angles = positions[:, None, None].float() * rates
     return angles.cos() * scaling.attention_factor, angles.sin() * scaling.attention_factor
 

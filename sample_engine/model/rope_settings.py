@@ -6,6 +6,7 @@ It imports no torch.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -34,6 +35,8 @@ _MAY_HAVE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+# The kinds for which it counts how long texts were at first.
+_OF_A_LENGTH = ("llama3", "yarn")
 
 
 class Rope(NamedTuple):
@@ -108,7 +111,10 @@ def _joined(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
                 f"rope_parameters has rope_type={kinds[0]!r} and rope_scaling {kinds[1]!r}: "
                 "conflicting"
             )
-    for name in ("rope_theta", "partial_rotary_factor"):
+    beside = ["rope_theta", "partial_rotary_factor"]
+    if found.get("rope_type") in _OF_A_LENGTH:
+        beside.append("original_max_position_embeddings")
+    for name in beside:
         add("config.json", name, values.get(name))
     return found, wrong
 
@@ -125,7 +131,7 @@ def _wrong_numbers(settings: Mapping[str, Any]) -> list[str]:
         if name in ("rope_type", "truncate") or value is None:
             continue
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 < value < math.inf:
+        if not number or not 0 < value <= sys.float_info.max:
             found.append(f"{name}={value!r} must be a number above 0")
     part = settings.get("partial_rotary_factor")
     if not found and part is not None and part > 1:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sample_engine.batch.outputs import CompletionOutput, Logprob, RequestOutput
@@ -31,7 +32,7 @@ class Answer:
         self._prompt_tokens: dict[int, int] = {}
         self._cached: dict[int, int] = {}
         self._completion_tokens = 0
-        self._offsets: dict[int, int] = {}
+        self._offsets: dict[int, _Offsets] = {}
         self._whole: dict[int, dict[str, Any]] = {}
         self._begun: set[int] = set()
 
@@ -119,17 +120,33 @@ class Answer:
         found: dict[str, Any] = {
             "tokens": [among[token].decoded_token for token, among in tokens],
             "token_logprobs": [among[token].logprob for token, among in tokens],
-            "top_logprobs": [
-                {each.decoded_token: each.logprob for each in among.values()} for _, among in tokens
-            ],
-            "text_offset": [],
+            "top_logprobs": [_by_text(among) for _, among in tokens],
         }
-        offset = self._offsets.get(number, 0)
-        for text in found["tokens"]:
-            found["text_offset"].append(offset)
-            offset += len(text)
-        self._offsets[number] = offset
+        offsets = self._offsets.setdefault(number, _Offsets())
+        found["text_offset"] = [offsets.next(among[token].token_bytes) for token, among in tokens]
         return found
+
+
+class _Offsets:
+    """Where in a text its tokens begin, one after the other; in a character: where that begins."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def next(self, token: bytes) -> int:
+        """Return where a token begins."""
+        offset = self._offset
+        self._offset += len(self._decoder.decode(token))
+        return offset
+
+
+def _by_text(among: Mapping[int, Logprob]) -> dict[str, float]:
+    """How likely texts were: the generated token first, and of equal texts the likeliest."""
+    found: dict[str, float] = {}
+    for each in among.values():
+        found.setdefault(each.decoded_token, each.logprob)
+    return found
 
 
 def _chat_token(token: int, among: dict[int, Logprob], most: int) -> dict[str, Any]:
@@ -139,8 +156,11 @@ def _chat_token(token: int, among: dict[int, Logprob], most: int) -> dict[str, A
 
 
 def _named(one: Logprob) -> dict[str, Any]:
-    text = one.decoded_token
-    return {"token": text, "logprob": one.logprob, "bytes": list(text.encode("utf-8", "replace"))}
+    return {
+        "token": one.decoded_token,
+        "logprob": one.logprob,
+        "bytes": list(one.token_bytes),
+    }
 
 
 def _reason(completion: CompletionOutput) -> str | None:

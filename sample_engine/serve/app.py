@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -23,6 +23,7 @@ from sample_engine.errors import (
     RemoteError,
 )
 from sample_engine.serve.answers import Answer, error_body, models_body
+from sample_engine.serve.bodies import LimitedBodies
 from sample_engine.serve.disconnects import unless_gone
 from sample_engine.serve.protocol import ChatRequest, CompletionRequest, UnsupportedFieldError
 from sample_engine.serve.streams import Item, OverloadedError, StoppedError, Streams
@@ -56,13 +57,15 @@ class Service:
         try:
             params = asked.params()
             if isinstance(asked, ChatRequest):
-                prompts = [self.streams.llm.chat_prompt(asked.conversation())]
+                messages = asked.conversation()
+                # In a thread: a long conversation takes seconds, and others go on.
+                prompts = [await asyncio.to_thread(self.streams.llm.chat_prompt, messages)]
             else:
                 prompts = asked.prompts()
             items = self.streams.read(prompts, params)
             answer = Answer(self.model, params, chat=isinstance(asked, ChatRequest))
             if asked.stream:
-                return await self._stream(asked, items, answer)
+                return await self._stream(asked, items, answer, request)
             whole = await unless_gone(request, _collect(items, answer))
         except Exception as error:
             return self._as_error(error, asked)
@@ -73,26 +76,29 @@ class Service:
         asked: CompletionRequest | ChatRequest,
         items: AsyncGenerator[Item, None],
         answer: Answer,
+        request: Request,
     ) -> Response:
-        """Begin a stream with its first part: what is refused has a status of its own."""
-        try:
-            first = await anext(items)
-        except StopAsyncIteration:
-            first = None
+        """Begin a stream with its first part: what is refused has a status of its own.
+
+        Until then it may wait for its turn, and its client may go away.
+        """
+        first = await unless_gone(request, _first(items))
+        if first is None:
+            return Response(status_code=CLIENT_WENT_AWAY)
         events = self._events(first, items, answer, asked)
         return StreamingResponse(events, media_type=_EVENTS)
 
     async def _events(
         self,
-        first: Item | None,
+        first: Sequence[Item],
         items: AsyncGenerator[Item, None],
         answer: Answer,
         asked: CompletionRequest | ChatRequest,
     ) -> AsyncIterator[str]:
         try:
             async with contextlib.aclosing(items):
-                if first is not None:
-                    yield _event(answer.part(*first))
+                for item in first:
+                    yield _event(answer.part(*item))
                 async for item in items:
                     yield _event(answer.part(*item))
             if asked.with_usage:
@@ -137,6 +143,7 @@ def create_app(service: Service) -> FastAPI:
         await asyncio.to_thread(service.streams.close)
 
     app = FastAPI(title="sample_engine", lifespan=lifespan)
+    app.add_middleware(LimitedBodies)
     # What a request has to be is told as OpenAI tells it, not as FastAPI does.
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http_error)
@@ -176,6 +183,13 @@ def create_app(service: Service) -> FastAPI:
         return await service.answer(asked, request)
 
     return app
+
+
+async def _first(items: AsyncGenerator[Item, None]) -> list[Item]:
+    """What comes first, if anything comes."""
+    async for item in items:
+        return [item]
+    return []
 
 
 async def _collect(items: AsyncGenerator[Item, None], answer: Answer) -> dict[str, Any]:

@@ -41,6 +41,10 @@ _HARMLESS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 """Fields that ask for nothing whatever they hold."""
 
 
+_BESIDE_THE_TEXT = ("tool_calls", "function_call", "tool_call_id", "audio")
+"""Fields of a message that say something beside its text."""
+
+
 class UnsupportedFieldError(PromptError):
     """A field that asks for what this engine does not do. Recoverable; ``param`` names it."""
 
@@ -139,6 +143,21 @@ class Message(BaseModel):
     role: str
     content: str | list[dict[str, Any]] | None = None
 
+    def check(self) -> None:
+        """Refuse what belongs to it beside its text.
+
+        Raises:
+            UnsupportedFieldError: there is something, and the model would not see it.
+
+        """
+        for name in _BESIDE_THE_TEXT:
+            if (self.model_extra or {}).get(name):
+                raise UnsupportedFieldError(
+                    "messages",
+                    f"A message has {name!r}, which this engine does not give to models: leave it "
+                    "out, or say it in the text.",
+                )
+
     def text(self) -> str:
         """Return its text.
 
@@ -186,6 +205,8 @@ class ChatRequest(_Request):
         """
         if not self.messages:
             raise UnsupportedFieldError("messages", "messages is empty: give at least one.")
+        for message in self.messages:
+            message.check()
         return [{"role": message.role, "content": message.text()} for message in self.messages]
 
     def _limits(self) -> tuple[int | None, int | None]:

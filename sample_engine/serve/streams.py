@@ -14,7 +14,7 @@ from typing import Any
 
 from sample_engine.batch.outputs import RequestOutput, error_of_request
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.errors import EngineDeadError, RemoteError
+from sample_engine.errors import EngineDeadError, PromptError, RemoteError
 from sample_engine.llm import LLM
 
 Prompt = str | Mapping[str, Any]
@@ -62,7 +62,8 @@ class Streams:
         """Complete prompts; give what is new of any of them, as it comes.
 
         Raises:
-            PromptError: A prompt is refused; the others are ended.
+            PromptError: A prompt is refused; the others are ended. Or there are more of them than
+                may ever be under way.
             NotFiniteError, KVTransferError: One ended for want of numbers or of shared blocks, for
                 which no client is to blame; likewise.
             OverloadedError: Too many wait already.
@@ -72,6 +73,11 @@ class Streams:
         """
         if self._stopped:
             raise StoppedError(_STOPPED)
+        if len(prompts) > self._most:
+            raise PromptError(
+                f"There are {len(prompts)} prompts, and this server takes at most {self._most} at "
+                "a time: send them in several requests."
+            )
         if self._count + len(prompts) > self._most:
             raise OverloadedError(f"{self._count} prompts are under way or wait; try again later")
         loop = asyncio.get_running_loop()

@@ -53,8 +53,17 @@ class ByteTokenizer:
         """
         return _bytes_of(token_ids).decode("utf-8", "replace")
 
-    def incremental_decoder(self) -> IncrementalDecoder:
-        """Return a decoder for one stream of tokens."""
+    def token_text(self, token: int) -> str:
+        """Return the text of one token among others."""
+        return self.decode((token,))
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of one token: of a character mostly a part."""
+        return bytes((token,)) if 0 <= token < _NUM_BYTES else self.decode((token,)).encode()
+
+    def incremental_decoder(self, prompt_token_ids: Sequence[int] = ()) -> IncrementalDecoder:
+        """Return a decoder for one stream of tokens. What a byte is depends on no prompt."""
+        del prompt_token_ids
         return IncrementalDecoder()
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sample_engine.errors import ConfigError, PromptError
+from sample_engine.tokenizers.settings_file import read_settings, read_text
 
 __all__ = ["ChatTemplate", "read_chat_template"]
 
-_MOST_BYTES = 1 << 24
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+_SPECIAL = (
+    *("bos_token", "eos_token", "unk_token", "sep_token"),
+    *("pad_token", "cls_token", "mask_token"),
+)
 
 
 class _RefusedError(Exception):
@@ -29,21 +32,14 @@ class ChatTemplate:
     def __init__(self, text: str, special: Mapping[str, str], path: Path) -> None:
         try:
             import jinja2
-            from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ImportError:
             raise ConfigError(
                 f"{str(path)!r} has a chat template, which needs Jinja2: pip install jinja2."
             ) from None
         self._special = dict(special)
         self._path = path
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _as_json
-        environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = _now
         try:
-            self._template = environment.from_string(text)
+            self._template = _environment().from_string(text)
         except jinja2.TemplateError as error:
             raise ConfigError(
                 f"The chat template in {str(path)!r} is none: {_words(error)}."
@@ -52,13 +48,17 @@ class ChatTemplate:
     def prompt(self, messages: Sequence[Mapping[str, Any]], *, answer: bool = True) -> str:
         """Return a conversation as text; ``answer``: with the beginning of an answer.
 
-        Raises :class:`PromptError` where the template refuses it or fails.
+        A key of a message whose value is None counts as not there. Raises :class:`PromptError`
+        where the template refuses it or fails.
         """
+        given = [
+            {name: value for name, value in message.items() if value is not None}
+            for message in messages
+        ]
+        values = {"tools": None, "documents": None, **self._special}  # None: asked for by "is none"
         try:
-            return self._template.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=answer,
-                **self._special,
+            text: str = self._template.render(
+                **values, messages=given, add_generation_prompt=answer
             )
         except _RefusedError as error:
             raise PromptError(f"The model's chat template refuses this: {error}") from None
@@ -67,6 +67,7 @@ class ChatTemplate:
                 f"The chat template in {str(self._path)!r} fails: {_words(error)}. Check the "
                 "messages, or give the prompt as text."
             ) from error
+        return text
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:
@@ -75,11 +76,11 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     Raises :class:`ConfigError` for one that cannot be used.
     """
     path = folder / "tokenizer_config.json"
-    settings = _settings(path) if path.is_file() else {}
+    settings = read_settings(path) if path.is_file() else {}
     alone = folder / "chat_template.jinja"
     text: Any = settings.get("chat_template")
     if alone.is_file():
-        path, text = alone, _read(alone)
+        path, text = alone, read_text(alone)
     if isinstance(text, list):  # several, by name
         named = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}
         text = named.get("default")
@@ -87,29 +88,24 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         return None
     if not isinstance(text, str):
         raise ConfigError(f"The chat template in {str(path)!r} is no text.")
-    special = {name: _content(settings.get(name)) for name in _SPECIAL}
-    return ChatTemplate(text, special, path)
+    return ChatTemplate(text, _special_tokens(folder, settings), path)
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read as JSON: {error}.") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{str(path)!r} holds no JSON object.")
-    return values
+def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of special tokens by name; those that a model has of its own have names, too.
 
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ConfigError(f"{str(path)!r} has more than {_MOST_BYTES} bytes.")
-        return data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error}.") from error
+    Folders of some years ago have them in a file of their own.
+    """
+    beside = folder / "special_tokens_map.json"
+    found: dict[str, str] = {}
+    for each in (settings, read_settings(beside) if beside.is_file() else {}):
+        own = each.get("extra_special_tokens")
+        named = {**(own if isinstance(own, Mapping) else {}), **each}
+        for name in (*_SPECIAL, *(own if isinstance(own, Mapping) else ())):
+            text = _content(named.get(name))
+            if text:
+                found.setdefault(name, text)
+    return found
 
 
 def _content(token: Any) -> str:
@@ -117,6 +113,31 @@ def _content(token: Any) -> str:
     if isinstance(token, Mapping):
         token = token.get("content")
     return token if isinstance(token, str) else ""
+
+
+def _environment() -> Any:
+    """Where templates run, with what ``transformers`` gives them."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """What an assistant has said, which training asks for: here it is its text alone."""
+
+        tags = {"generation"}  # noqa: RUF012  # as Jinja2 declares it
+
+        def parse(self, parser: Parser) -> list[nodes.Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
+    environment.filters["tojson"] = _as_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _now
+    return environment
 
 
 def _words(error: Exception) -> str:
@@ -131,6 +152,18 @@ def _now(how: str) -> str:
     return datetime.datetime.now(datetime.timezone.utc).astimezone().strftime(how)
 
 
-def _as_json(value: Any, indent: int | None = None) -> str:
+def _as_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """JSON as a model reads it: nothing is escaped for HTML."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

@@ -33,8 +33,19 @@ class NoTokenizer:
         del token_ids
         return ""
 
-    def incremental_decoder(self) -> NoDecoder:
+    def token_text(self, token: int) -> str:
+        """Return no text."""
+        del token
+        return ""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return no bytes."""
+        del token
+        return b""
+
+    def incremental_decoder(self, prompt_token_ids: Sequence[int] = ()) -> NoDecoder:
         """Return a decoder for one stream of tokens."""
+        del prompt_token_ids
         return NoDecoder()
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sample_engine.errors import ConfigError, PromptError
+from sample_engine.tokenizers.settings_file import read_settings
 
 __all__ = ["SubwordDecoder", "SubwordTokenizer"]
 
 _CUT = "\ufffd"  # at the end of a text: perhaps a character of which more tokens come
 _MOST_BYTES_OF_A_CHARACTER = 4
+_MOST_BEFORE = 16  # tokens of a prompt that what follows is decoded with
+_MOST_HELD = 64  # tokens: so many that are no character in the end, and none is waited for
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token of SentencePiece's for a byte
 
 
 class SubwordTokenizer:
@@ -32,6 +39,7 @@ class SubwordTokenizer:
             self._tokenizer: Any = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises nothing more exact
             raise ConfigError(f"{str(path)!r} cannot be read as a tokenizer: {error}.") from error
+        _add_tokens(self._tokenizer, path.with_name("tokenizer_config.json"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -42,6 +50,8 @@ class SubwordTokenizer:
                 f"the number {vocabulary.get(last)}, and the model knows {vocab_size} tokens "
                 "(vocab_size). Fetch both from the same place."
             )
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(token for token, each in added.items() if each.special)
 
     def fewest_tokens(self, text: str) -> int:
         """Return how many tokens a text has at least: not known without encoding it, so none."""
@@ -67,42 +77,132 @@ class SubwordTokenizer:
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
 
-    def incremental_decoder(self) -> SubwordDecoder:
-        """Return a decoder for one stream of tokens."""
-        return SubwordDecoder(self)
+    def has_text(self, token: int) -> bool:
+        """Whether a token is one that :meth:`decode` does not pass over, wherever it stands."""
+        return token not in self._special and self._tokenizer.id_to_token(token) is not None
+
+    def token_text(self, token: int) -> str:
+        """Return the text of one token among others: with the space that a first one has not."""
+        alone = self.decode((token,))
+        return alone if _CUT in alone else self.decode((token, token))[len(alone) :]
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes of one token, which may be a part of a character."""
+        text = self.token_text(token)
+        if _CUT not in text:
+            return text.encode()
+        piece: str = self._tokenizer.id_to_token(token)
+        if _BYTE.fullmatch(piece):
+            return bytes.fromhex(piece[3:5])
+        letters = _bytes_of_letters()
+        if all(letter in letters for letter in piece):
+            return bytes(letters[letter] for letter in piece)
+        return text.encode()
+
+    def incremental_decoder(self, prompt_token_ids: Sequence[int] = ()) -> SubwordDecoder:
+        """Return a decoder for the tokens that follow a prompt."""
+        return SubwordDecoder(self, self._end_of(prompt_token_ids))
+
+    def _end_of(self, token_ids: Sequence[int]) -> list[int]:
+        """Return the last tokens of a prompt, without parts of characters at both ends."""
+        end = list(filter(self.has_text, token_ids[-_MOST_BEFORE:]))
+        while end and self.decode(end).startswith(_CUT):
+            del end[0]
+        return [] if self.decode(end).endswith(_CUT) else end
 
 
 class SubwordDecoder:
     """Decodes a stream of tokens; it never shows a part of a character.
 
     What a token looks like depends on those before it, so each is decoded together with the ones
-    that came last, and what these are by themselves is cut off.
+    that came last, at first those of a prompt, and what was shown of these is cut off. What a text
+    ends with is not shown while it may be a part of a character: that is up to three marks, one for
+    each byte or one for all.
     """
 
-    def __init__(self, tokenizer: SubwordTokenizer) -> None:
+    def __init__(self, tokenizer: SubwordTokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._before: list[int] = []  # shown already
-        self._held: list[int] = []  # not shown yet
+        self._before = list(before)  # shown already, or of the prompt
+        self._held: list[int] = []  # shown in part or not at all
+        self._shown = tokenizer.decode(self._before)  # of the text of both
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Return the text that these tokens complete."""
-        return "".join(self._next(token) for token in token_ids)
+        return "".join(map(self._next, filter(self._tokenizer.has_text, token_ids)))
 
     def finish(self) -> str:
         """Return what is left at the end of the stream."""
-        text = self._new_text()
-        self._before, self._held = [], []
+        text = self._text()[len(self._shown) :]
+        self._before, self._held, self._shown = [], [], ""
         return text
 
     def _next(self, token: int) -> str:
         self._held.append(token)
-        text = self._new_text()
-        if text.endswith(_CUT) and len(self._held) < _MOST_BYTES_OF_A_CHARACTER:
-            return ""
-        if text:
+        text = self._text()
+        marks = len(text) - len(text.rstrip(_CUT))
+        if not text.startswith(self._shown):
+            # A byte beside those of whole characters, which are marks until it is whole itself.
+            waits = marks > 0 and len(self._held) < _MOST_BYTES_OF_A_CHARACTER
+            stop = len(self._shown) if waits else len(text)
+        else:
+            waits = len(self._held) < _MOST_HELD
+            stop = len(text) - min(marks, _MOST_BYTES_OF_A_CHARACTER - 1) * waits
+        new = text[len(self._shown) : stop]
+        if stop >= len(text) and new:
             self._before, self._held = self._held, []
-        return text
+            self._shown = self._tokenizer.decode(self._before)
+        else:
+            self._shown += new
+        return new
 
-    def _new_text(self) -> str:
-        known = self._tokenizer.decode(self._before)
-        return self._tokenizer.decode(self._before + self._held)[len(known) :]
+    def _text(self) -> str:
+        return self._tokenizer.decode(self._before + self._held)
+
+
+def _add_tokens(tokenizer: Any, path: Path) -> None:
+    """Add the tokens that a model has beside its tokenizer's, as ``transformers`` does it.
+
+    They stand in ``tokenizer_config.json``, mostly those of ``tokenizer.json`` again.
+    """
+    from tokenizers import AddedToken
+
+    added = read_settings(path).get("added_tokens_decoder") if path.is_file() else None
+    if added is None:
+        return
+    try:
+        for number, given in sorted((int(number), dict(given)) for number, given in added.items()):
+            token = AddedToken(
+                given["content"], **{name: given[name] for name in _FLAGS if name in given}
+            )
+            if tokenizer.token_to_id(token.content) is not None:
+                continue
+            tokenizer.add_tokens([token])
+            found = tokenizer.token_to_id(token.content)
+            if found != number:
+                raise ConfigError(
+                    f"{str(path)!r} has the token {token.content!r} with the number {number}, and "
+                    f"the next number of the tokenizer beside it is {found}: one of the two files "
+                    "is of another model."
+                )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{str(path)!r}: its added_tokens_decoder cannot be read "
+            f"({type(error).__name__}: {error})."
+        ) from error
+
+
+@functools.cache
+def _bytes_of_letters() -> Mapping[str, int]:
+    """The letters that stand for bytes in tokens of byte-level BPE, as GPT-2 has them.
+
+    A byte that is a visible character of Latin-1 stands for itself, the others for those from
+    U+0100 on.
+    """
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in visible]
+    return {
+        **{chr(byte): byte for byte in visible},
+        **{chr(0x100 + number): byte for number, byte in enumerate(others)},
+    }

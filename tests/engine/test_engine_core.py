@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+import torch
 
 from sample_engine.batch.sampling_params import SamplingParams
 from tests.engine.support.engine import (
@@ -31,8 +32,28 @@ def expected(folder: str) -> dict[SamplingParams, dict[str, list[int]]]:
     }
 
 
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "rejection_sample_method": "strict",
+}
 Expected = dict[SamplingParams, dict[str, list[int]]]
 BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+
+
+@BOTH
+@pytest.mark.parametrize("more", [{}, {"async_scheduling": True}, {"speculative_config": NGRAM}])
+def test_a_default_device_of_the_program_makes_no_difference(
+    params: SamplingParams, more: dict[str, Any], folder: str, expected: Expected
+) -> None:
+    device = torch.get_default_device()
+    torch.set_default_device("meta")  # as "cuda" would be: what lies there, no CPU reads
+    try:
+        made = generate(make_core(folder, **more), PROMPTS, params)
+    finally:
+        torch.set_default_device(None)
+    assert torch.get_default_device() == device
+    assert made == expected[params]
 
 
 def test_the_model_of_these_tests_says_many_different_things(expected: Expected) -> None:

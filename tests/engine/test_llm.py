@@ -203,6 +203,34 @@ def test_two_threads_may_use_one_engine(forked: LLM) -> None:
     assert texts == {"ab": "ab" * 6, "xyz": "xyz" * 4, "q": "q" * 12}
 
 
+def test_a_text_that_is_encoded_for_long_does_not_hold_others_up(
+    forked: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, others_are_done = threading.Event(), threading.Event()
+    encode = forked._tokenizer.encode
+
+    def slow(text: str, *, special: bool = True) -> list[int]:
+        if text == "long":
+            begun.set()
+            assert others_are_done.wait(HANG_SECONDS)
+        return encode(text, special=special)
+
+    monkeypatch.setattr(forked._tokenizer, "encode", slow)
+    params, outputs = SamplingParams(max_tokens=4), []
+    thread = threading.Thread(target=lambda: outputs.extend(forked.generate("long", params)))
+    thread.start()
+    assert begun.wait(HANG_SECONDS)
+    other = threading.Thread(target=lambda: outputs.extend(forked.generate("q", params)))
+    other.start()
+    other.join(10)
+    in_time = not other.is_alive()
+    others_are_done.set()
+    for each in (thread, other):
+        each.join(HANG_SECONDS)
+    assert in_time
+    assert [output.text for output in outputs] == ["qqqq", "long"]
+
+
 def test_a_wrong_prompt_by_itself_is_an_error(llm: LLM) -> None:
     with pytest.raises(PromptError, match="Request '0' has an empty prompt"):
         llm.generate("")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,6 +14,8 @@ from sample_engine.batch.request import FinishReason
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.frontend.detokenizer import RequestText, StopText
 from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
+from sample_engine.tokenizers.subword_tokenizer import SubwordTokenizer
+from tests.engine.support.subwords import with_byte_fallback
 
 TOKENIZER = ByteTokenizer()
 LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP
@@ -138,6 +142,22 @@ def test_the_reason_of_a_stop_is_the_string_or_the_token() -> None:
     assert (whole.prompt, whole.prompt_token_ids) == (None, (1, 2))
 
 
+def test_a_text_goes_on_from_its_prompt(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="published tokenizers are read by it")
+    library = with_byte_fallback()
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = SubwordTokenizer(tmp_path / "tokenizer.json", library.get_vocab_size())
+    word = library.token_to_id("\u2581a")
+    for prompt, text in (([1, word], " a a"), ([1], "a a")):
+        one = RequestText("0", None, prompt, tokenizer, SamplingParams(logprobs=0))
+        lines = tuple(TokenLogprobs((word,), (-0.5,), 1) for _ in range(2))
+        one.add(CoreOutput("0", (word, word), LENGTH, logprobs=lines))
+        (completion,) = one.whole().outputs
+        assert completion.text == text
+        assert completion.logprobs is not None
+        assert [line[word].decoded_token for line in completion.logprobs] == [" a", " a"]
+
+
 def test_logprobs_end_with_the_tokens_and_have_the_text_of_each() -> None:
     params = SamplingParams(stop=("b",), logprobs=1)
     one = RequestText("0", "", [], TOKENIZER, params)
@@ -151,7 +171,7 @@ def test_logprobs_end_with_the_tokens_and_have_the_text_of_each() -> None:
     (completion,) = one.whole().outputs
     assert completion.logprobs == new.logprobs
     assert completion.logprobs == (
-        {97: Logprob(-0.5, 1, "a")},
-        {98: Logprob(-2.0, 3, "b"), 120: Logprob(-0.25, 1, "x")},
+        {97: Logprob(-0.5, 1, "a", b"a")},
+        {98: Logprob(-2.0, 3, "b", b"b"), 120: Logprob(-0.25, 1, "x", b"x")},
     )
     assert completion.cumulative_logprob == -2.5

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import PromptError
@@ -24,6 +26,17 @@ def test_each_form_of_a_prompt_is_taken() -> None:
         PromptParts("hi", [1, 2]),
     ]
     assert not several.single
+
+
+def test_tokens_of_arrays_and_tensors_are_plain_numbers() -> None:
+    for tokens in (numpy.array([3, 4]), [numpy.int32(3), 4], torch.tensor([3, 4])):
+        ((_, found),) = checked({"prompt_token_ids": tokens}, None).prompts
+        assert found == [3, 4]
+        assert [type(token) for token in found or ()] == [int, int]
+    odd = [True, 1.5, "a", None, numpy.float32(1)]
+    ((_, found),) = checked({"prompt_token_ids": odd}, None).prompts
+    assert found is not None
+    assert all(one is other for one, other in zip(found, odd, strict=True))  # refused by the core
 
 
 def test_parameters_are_for_all_or_for_each() -> None:

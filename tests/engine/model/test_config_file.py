@@ -34,7 +34,21 @@ def test_the_tiny_shape_is_there_without_weights() -> None:
         ({"eos_token_id": [1, 257]}, r"eos_token_id=\[1, 257\] is not among the vocab_size=257"),
         ({"num_hidden_layers": 10**6}, "num_hidden_layers=1000000 is more than 1024"),
         ({"vocab_size": 1 << 40}, "vocab_size=1099511627776 must be a whole number"),
+        (
+            {"vocab_size": (1 << 31) - 1, "hidden_size": (1 << 31) - 1},
+            "vocab_size=2147483647 and hidden_size=2147483647 make weights of 4611686014132420609",
+        ),
+        (
+            {"intermediate_size": (1 << 31) - 1, "hidden_size": 1 << 20},
+            "intermediate_size=2147483647 and hidden_size=1048576 make weights",
+        ),
+        (
+            {"num_attention_heads": 1 << 30, "head_dim": 1 << 30, "num_key_value_heads": 1},
+            "head_dim=1073741824 and hidden_size",
+        ),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings='no' must be true or false"),
+        ({"rms_norm_eps": 10**400}, "rms_norm_eps=1000.* must be a number above 0"),
+        ({"rope_theta": 10**400}, "rope_theta=1000.* must be a number above 0"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps='small' must be a number above 0"),
         ({"partial_rotary_factor": 0.1}, "RoPE would turn 0 numbers of a head"),
         ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
@@ -109,3 +123,25 @@ def test_the_generation_configuration_knows_the_ends(tmp_path: Path) -> None:
 def test_an_unknown_model_is_refused_with_those_that_are_known(model: str) -> None:
     with pytest.raises(ConfigError, match="'tiny', 'llama-3-8b', and no folder"):
         load_model(model, device="cpu", dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        (None, 100),
+        ({"rope_type": "dynamic", "factor": 4.0}, 100),
+        ({"rope_type": "linear", "factor": 4.0}, 400),
+        ({"rope_type": "yarn", "factor": 2.5}, 250),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 50}, 200),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10}, 100),
+        ({"rope_type": "linear", "factor": 1e308}, (1 << 31) - 1),
+    ],
+)
+def test_a_scaling_says_how_long_texts_may_be(
+    rope: dict[str, Any] | None, longest: int, tmp_path: Path
+) -> None:
+    path = save(tmp_path) / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    changes = {"max_position_embeddings": 100, "rope_parameters": rope, "rope_scaling": None}
+    path.write_text(json.dumps({**values, **changes}), encoding="utf-8")
+    assert read_config(str(tmp_path)).longest_text == longest

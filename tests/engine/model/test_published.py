@@ -18,10 +18,12 @@ if importlib.util.find_spec("transformers") is None:  # imported where it is use
 
 from sample_engine import LLM, SamplingParams
 from sample_engine.errors import ConfigError, WeightsError
+from sample_engine.model.config_file import read_config
 from sample_engine.model.loading import load_model
+from sample_engine.model.rope import angles_of
 from sample_engine.model_runner import ModelRunner
 from tests.engine.support.model import packed_attend
-from tests.engine.support.published import MODELS, SIZE, Published, published
+from tests.engine.support.published import MODELS, SIZE, Published, made_of, published
 
 MOST_DIFFERENCE = 1e-4
 LENGTH = 70  # beyond all windows and original_max_position_embeddings
@@ -80,6 +82,83 @@ def test_all_logits_of_a_text_are_those_of_transformers(models: dict[str, Publis
             hidden, _ = model(torch.tensor(text()), positions, packed_attend([LENGTH]))
             ours = model.compute_logits(hidden)
         assert float((ours - theirs.logits(text())).abs().max()) < MOST_DIFFERENCE, name
+
+
+_LONG = {"original_max_position_embeddings": 8192}
+_LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize("theta", [10000.0, 500000.0])
+@pytest.mark.parametrize(
+    ("rope", "beside", "difference"),
+    [
+        ({"rope_type": "default"}, {}, 0.0),
+        ({"rope_type": "linear", "factor": 3.0}, {}, 0.0),
+        ({"rope_type": "dynamic", "factor": 3.0}, {}, 0.0),
+        ({"rope_type": "llama3", **_LLAMA3, **_LONG}, {}, 1e-4),
+        ({"rope_type": "llama3", **_LLAMA3}, _LONG, 1e-4),
+        ({"rope_type": "yarn", "factor": 4.0, **_LONG}, {}, 1e-4),
+        ({"rope_type": "yarn", "factor": 4.0}, _LONG, 1e-4),
+        ({"rope_type": "yarn", "factor": 4.0}, {}, 1e-4),
+    ],
+)
+def test_angles_are_those_of_transformers_at_far_positions(
+    rope: dict[str, Any],
+    beside: dict[str, Any],
+    difference: float,
+    theta: float,
+    tmp_path: Path,
+) -> None:
+    import transformers
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    size = {**SIZE, "head_dim": 128, "max_position_embeddings": 131072}
+    theirs = transformers.LlamaConfig(**size, rope_parameters={**rope, "rope_theta": theta})
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = {**json.loads(path.read_text(encoding="utf-8")), **beside}
+    values["rope_parameters"] = {**rope, "rope_theta": theta}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    theirs = transformers.LlamaConfig.from_pretrained(tmp_path)
+    positions = torch.tensor([0, 1, 77, 8191, 131071])
+    with torch.no_grad():
+        right = LlamaRotaryEmbedding(theirs)(torch.zeros(1), positions[None])
+    for found, each in zip(angles_of(positions, read_config(str(tmp_path))), right, strict=True):
+        torch.testing.assert_close(found[:, 0], each[0, :, :64], rtol=0, atol=difference)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
+def test_what_ends_a_text_is_known_where_a_configuration_leaves_it_out(
+    name: str, models: dict[str, Published], tmp_path: Path
+) -> None:
+    import transformers
+
+    path = models[name].folder / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    for given in (None, {"eos_token_id": None}, {"eos_token_id": 5}):
+        values.pop("eos_token_id", None)
+        changes = {**values, **(given or {})}
+        (tmp_path / "config.json").write_text(json.dumps(changes), encoding="utf-8")
+        theirs = transformers.AutoConfig.from_pretrained(tmp_path).eos_token_id
+        assert read_config(str(tmp_path)).eos_token_id == theirs
+
+
+@pytest.mark.parametrize(
+    "rope", [{"rope_type": "linear", "factor": 4.0}, {"rope_type": "yarn", "factor": 4.0}]
+)
+def test_a_scaled_model_takes_the_texts_that_its_scaling_is_for(
+    rope: dict[str, Any], tmp_path: Path
+) -> None:
+    (theirs,) = made_of(tmp_path, {"scaled": ("Llama", {"rope_parameters": rope})})
+    prompt = text(500)
+    assert len(prompt) < 4 * SIZE["max_position_embeddings"] < len(prompt) + 16
+    settings: dict[str, Any] = {"device": "cpu", "worker_method": "inproc", "num_blocks": 40}
+    with LLM(theirs.folder, **settings) as llm:
+        assert llm.info()["max_model_len"] == 512
+        (output,) = llm.generate({"prompt_token_ids": prompt}, SamplingParams(max_tokens=16))
+    assert list(output.token_ids) == theirs.greedy(prompt, 12)
+    with pytest.raises(ConfigError, match=r"max_model_len=513 is more .* \(512, by its max_posit"):
+        LLM(theirs.folder, max_model_len=513, **settings)
 
 
 def changed(models: dict[str, Published], name: str, to: Path) -> Path:

@@ -45,6 +45,20 @@ def test_both_names_may_say_the_same() -> None:
     assert rope.theta == 5.0
 
 
+def test_the_first_length_may_stand_beside_the_scaling() -> None:
+    for kind in ({**LLAMA3}, {"rope_type": "yarn", "factor": 4.0}):
+        kind.pop("original_max_position_embeddings", None)
+        beside = {"original_max_position_embeddings": 32, "max_position_embeddings": 128}
+        rope, wrong = read_rope({"rope_scaling": kind, **beside})
+        assert not wrong
+        assert rope is not None
+        assert rope.scaling is not None
+        assert rope.scaling.original_max_position_embeddings == 32
+    _, wrong = read_rope({"rope_scaling": LLAMA3, **beside})
+    assert "is 8192 in rope_scaling and 32 in config.json: conflicting" in wrong[0]
+    assert read_rope(beside) == read_rope({})  # elsewhere it says nothing
+
+
 def test_yarn_has_what_follows_from_its_factor() -> None:
     scaling: dict[str, Any] = {"type": "yarn", "factor": 4}
     rope, _ = read_rope({"rope_scaling": scaling, "max_position_embeddings": 64})

@@ -75,7 +75,13 @@ def test_a_conversation_has_a_message() -> None:
 
 
 def likely(token: int, other: int) -> dict[int, Logprob]:
-    return {token: Logprob(-2.0, 2, chr(token)), other: Logprob(-0.5, 1, chr(other))}
+    """How likely two bytes were; one that is no text by itself is shown as U+FFFD."""
+
+    def line(byte: int, logprob: float, rank: int) -> Logprob:
+        data = bytes((byte,))
+        return Logprob(logprob, rank, data.decode("utf-8", "replace"), data)
+
+    return {token: line(token, -2.0, 2), other: line(other, -0.5, 1)}
 
 
 def test_log_probabilities_of_a_completion_go_on_from_part_to_part() -> None:
@@ -88,6 +94,21 @@ def test_log_probabilities_of_a_completion_go_on_from_part_to_part() -> None:
         "top_logprobs": [{"a": -2.0, "x": -0.5}, {"b": -2.0, "y": -0.5}],
         "text_offset": [0, 1],
     }
+
+
+def test_parts_of_a_character_have_their_bytes_and_begin_where_it_begins() -> None:
+    whole = tuple(likely(byte, byte ^ 1) for byte in "a\u00e9b".encode())
+    made, lines = answer(logprobs=1), whole
+    for part in ("a", "\u00e9b"):
+        made.add(0, new(part, logprobs=lines[: len(part.encode())]))
+        lines = lines[len(part.encode()) :]
+    found = made.whole()["choices"][0]["logprobs"]
+    assert found["text_offset"] == [0, 1, 1, 2]
+    assert found["top_logprobs"][1] == {"\ufffd": -2.0}  # the generated one, not the likelier one
+    made = answer(chat=True, logprobs=1)
+    made.add(0, new("a\u00e9b", logprobs=whole))
+    content = made.whole()["choices"][0]["logprobs"]["content"]
+    assert [each["bytes"] for each in content] == [[97], [0xC3], [0xA9], [98]]
 
 
 def test_log_probabilities_of_a_conversation_name_as_many_as_were_asked_for() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -190,6 +191,46 @@ def test_a_client_that_goes_away_frees_its_place(stream: bool, server: Server) -
     assert (
         server.ask("POST", "/v1/completions", {**body, "max_tokens": 1, "stream": False})[0] == 200
     )
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_while_it_waits_frees_its_place(stream: bool) -> None:
+    body = {"model": "tiny", "prompt": "a", "max_tokens": ENDLESS, "stream": True}
+    headers = {"Content-Type": "application/json"}
+    with serving(at_once=1, waiting=1) as small, contextlib.closing(small.connect()) as busy:
+        busy.request("POST", "/v1/completions", json.dumps(body), headers)
+        assert busy.getresponse().readline().startswith(b"data: {")
+        waits = json.dumps({**body, "stream": stream})
+        with contextlib.closing(small.connect()) as second:
+            second.request("POST", "/v1/completions", waits, headers)
+            small.wait_until(2)
+        small.wait_until(1, seconds=20)
+
+
+def test_a_long_conversation_does_not_hold_others_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, others_are_done = threading.Event(), threading.Event()
+    make, waited = server.streams.llm.chat_prompt, []
+
+    def slow(messages: Any) -> Any:
+        begun.set()
+        waited.append(others_are_done.wait(10))
+        return make(messages)
+
+    monkeypatch.setattr(server.streams.llm, "chat_prompt", slow)
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(server.ask("POST", "/v1/chat/completions", body))
+    )
+    thread.start()
+    assert begun.wait(10)
+    assert server.ask("GET", "/health")[0] == 200
+    others_are_done.set()
+    thread.join(30)
+    assert waited == [True]
+    assert [status for status, _ in answers] == [200]
 
 
 def test_more_requests_than_may_wait_are_refused() -> None:

@@ -100,6 +100,24 @@ def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
     assert completion(**fields).params() == completion().params()
 
 
+def test_a_message_that_says_more_than_its_text_is_refused() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for more in ({"tool_calls": [call]}, {"function_call": call}, {"tool_call_id": "a"}):
+        (name,) = more
+        request = chat(messages=[USER, {"role": "assistant", "content": None, **more}])
+        with pytest.raises(UnsupportedFieldError, match=f"A message has '{name}'") as refused:
+            request.conversation()
+        assert refused.value.param == "messages"
+    # As openai's client writes an answer that has none of them.
+    nothing: dict[str, Any] = {
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "tool_calls": None,
+    }
+    assert chat(messages=[{**USER, **nothing}]).conversation() == [USER]
+
+
 def test_empty_requests_are_refused() -> None:
     for request in (completion(prompt=[]), chat(messages=[])):
         with pytest.raises(UnsupportedFieldError, match="is empty"):

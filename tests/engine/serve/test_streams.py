@@ -55,6 +55,12 @@ def test_more_than_may_wait_are_refused(streams: Streams) -> None:
     assert streams.count == 0
 
 
+def test_more_than_may_ever_be_under_way_are_refused_for_good(streams: Streams) -> None:
+    with pytest.raises(PromptError, match="4 prompts, and this server takes at most 3 at a time"):
+        asyncio.run(read(streams, ["a", "b", "c", "d"], FOUR))
+    assert streams.count == 0
+
+
 def test_a_stream_that_is_left_is_ended_in_the_engine(streams: Streams) -> None:
     async def leave() -> None:
         async with contextlib.aclosing(streams.read(["a"], ENDLESS)) as busy:

@@ -38,6 +38,7 @@ SHAPE = {
     "head_dim": 8,
     "max_position_embeddings": MODEL_LEN,
     "tie_word_embeddings": False,
+    "eos_token_id": None,
 }
 # Rounding moves logits by about 1e-6.
 LEAST_MARGIN = 1e-4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,10 +73,15 @@ class Published(NamedTuple):
 
 def published(folder: Path) -> Iterator[tuple[str, Published]]:
     """Make and save each of :data:`MODELS`."""
+    yield from zip(MODELS, made_of(folder, MODELS), strict=True)
+
+
+def made_of(folder: Path, models: Mapping[str, tuple[str, dict[str, Any]]]) -> Iterator[Published]:
+    """Make and save models."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    for number, (name, (prefix, changes)) in enumerate(MODELS.items()):
+    for number, (name, (prefix, changes)) in enumerate(models.items()):
         config = getattr(transformers, f"{prefix}Config")(**{**SIZE, **changes})
         torch.manual_seed(number)
         model = getattr(transformers, f"{prefix}ForCausalLM")(config).eval()
@@ -86,4 +91,4 @@ def published(folder: Path) -> Iterator[tuple[str, Published]]:
                     parameter.copy_(torch.randn(parameter.shape) * 0.2 + ("norm" in key))
         path = folder / name.replace(", ", "-")
         model.save_pretrained(path, max_shard_size="40KB")
-        yield name, Published(model, path)
+        yield Published(model, path)

@@ -45,9 +45,13 @@ class Server(NamedTuple):
 
     def wait_until_idle(self) -> None:
         """Wait until no request is under way."""
-        until = time.monotonic() + WAIT_SECONDS
-        while self.ask("GET", "/health")[1]["running"]:
-            assert time.monotonic() < until, "requests that nobody waits for go on"
+        self.wait_until(0)
+
+    def wait_until(self, count: int, seconds: float = WAIT_SECONDS) -> None:
+        """Wait until so many requests are under way."""
+        until = time.monotonic() + seconds
+        while (running := self.ask("GET", "/health")[1]["running"]) != count:
+            assert time.monotonic() < until, f"{running} requests are under way, not {count}"
             time.sleep(0.01)
 
 

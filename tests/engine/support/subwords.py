@@ -43,3 +43,45 @@ def save_tokenizer(folder: Path, vocab_size: int = 300, template: object = TEMPL
     settings = {"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return tokenizer
+
+
+def across_characters(text: str) -> tuple[Any, list[int]]:
+    """Return a byte-level tokenizer with tokens that end a character and begin the next one.
+
+    Beside it the text in such tokens: its first byte, then three bytes each.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    (whole,) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(
+        text
+    )
+    letters = whole[0]  # one for each byte
+    pieces = [letters[:1]] + [letters[at : at + 3] for at in range(1, len(letters), 3)]
+    words = [*pre_tokenizers.ByteLevel.alphabet(), *(piece for piece in pieces if len(piece) > 1)]
+    vocabulary = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer, [vocabulary[piece] for piece in pieces]
+
+
+def with_byte_fallback() -> Any:
+    """Return a tokenizer as SentencePiece's of Llama 2: a token for each byte, and few words."""
+    from tokenizers import Tokenizer, decoders, models
+
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    words += ["\u2581", "\u2581\u2581", "\u2581a", "b", "\u2581\u00e9", "\u00e9"]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True)
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    return tokenizer

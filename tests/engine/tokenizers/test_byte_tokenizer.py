@@ -55,6 +55,14 @@ def test_an_unfinished_character_is_replaced_at_the_end_only() -> None:
     assert decoder.finish() == "\ufffd"
 
 
+def test_a_token_has_its_byte() -> None:
+    tokens = TOKENIZER.encode("a\u00e9")
+    assert [TOKENIZER.token_bytes(token) for token in tokens] == [b"a", b"\xc3", b"\xa9"]
+    assert [TOKENIZER.token_text(token) for token in tokens] == ["a", "\ufffd", "\ufffd"]
+    assert TOKENIZER.token_bytes(TOKENIZER.eos_token_id) == b""
+    assert TOKENIZER.token_bytes(300) == "\ufffd".encode()
+
+
 def test_the_end_of_text_has_no_text_and_is_no_byte() -> None:
     assert TOKENIZER.decode([104, TOKENIZER.eos_token_id, 105]) == "hi"
     assert TOKENIZER.eos_token_id not in TOKENIZER.encode("\x00\x7f\xff")

@@ -13,7 +13,7 @@ pytest.importorskip("jinja2", reason="chat templates are Jinja2's")
 
 from sample_engine.errors import ConfigError, PromptError
 from sample_engine.tokenizers.chat_template import ChatTemplate, read_chat_template
-from tests.engine.support.subwords import TEMPLATE
+from tests.engine.support.subwords import TEMPLATE, make_tokenizer
 
 HI = [{"role": "user", "content": " hi "}]
 
@@ -55,6 +55,33 @@ def test_json_is_as_the_model_reads_it() -> None:
     made = template("{{ messages[0] | tojson }}{{ strftime_now('%Y') | length }}")
     message = {"role": "user", "content": "<\u00e9>"}
     assert made.prompt([message]) == '{"role": "user", "content": "<\u00e9>"}4'
+
+
+TEMPLATES = [
+    "{% if tools is not none %}tools{% endif %}{% if documents is not none %}documents{% endif %}",
+    "{% for m in messages %}a\n {%- generation %}{{ m.content }}{% endgeneration %}\nb{% endfor %}",
+    "{{ messages[0] | tojson(ensure_ascii=True) }}{{ messages | tojson(separators=(',', ':')) }}",
+    "{{ messages[0] | tojson(sort_keys=true, indent=2) }}",
+    "{% for m in messages %}{{ m.content }}{{ m.name is defined }}{% endfor %}",
+    "{{ bos_token }}{{ unk_token is defined }}{{ pad_token }}{{ sep_token }}{{ image_token }}",
+]
+
+
+@pytest.mark.parametrize("text", TEMPLATES)
+def test_a_template_finds_what_transformers_gives_it(text: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers", reason="it is compared with")
+    make_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    special = {"image_token": "</s>"}
+    settings(tmp_path, bos_token="<s>", extra_special_tokens=special, chat_template=text)
+    beside = {"bos_token": "<s>", "pad_token": "<p>", "sep_token": {"content": "</s>"}}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(beside), encoding="utf-8")
+    answer = {"role": "assistant", "content": None, "name": None, "more": "\u00e9"}
+    messages: list[dict[str, Any]] = [*HI, answer]
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    right = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    found = read_chat_template(tmp_path)
+    assert found is not None
+    assert found.prompt(messages) == right
 
 
 def test_a_refusal_of_the_template_is_told() -> None:

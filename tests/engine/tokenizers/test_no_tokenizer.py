@@ -19,3 +19,4 @@ def test_tokens_have_no_text() -> None:
     tokenizer = NoTokenizer("here")
     decoder = tokenizer.incremental_decoder()
     assert tokenizer.decode([1, 2]) == decoder.decode([1]) == decoder.finish() == ""
+    assert (tokenizer.token_text(1), tokenizer.token_bytes(1)) == ("", b"")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,13 @@ from hypothesis import strategies as st
 
 from sample_engine.errors import ConfigError, PromptError
 from sample_engine.tokenizers.subword_tokenizer import SubwordTokenizer
-from tests.engine.support.subwords import WORDS, make_tokenizer, save_tokenizer
+from tests.engine.support.subwords import (
+    WORDS,
+    across_characters,
+    make_tokenizer,
+    save_tokenizer,
+    with_byte_fallback,
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +31,20 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SubwordTokenizer:
     folder = tmp_path_factory.mktemp("tokenizer")
     save_tokenizer(folder)
     return SubwordTokenizer(folder / "tokenizer.json", 300)
+
+
+def saved(library: Any, folder: Path) -> SubwordTokenizer:
+    """The engine's own of a tokenizer of the library."""
+    library.save(str(folder / "tokenizer.json"))
+    return SubwordTokenizer(folder / "tokenizer.json", library.get_vocab_size())
+
+
+def streamed(
+    tokenizer: SubwordTokenizer, tokens: list[int], prompt: Sequence[int] = ()
+) -> list[str]:
+    """What a stream shows with each token, and in the end."""
+    decoder = tokenizer.incremental_decoder(prompt)
+    return [decoder.decode([token]) for token in tokens] + [decoder.finish()]
 
 
 def test_texts_are_those_of_the_library(tokenizer: SubwordTokenizer) -> None:
@@ -38,9 +61,7 @@ def test_texts_are_those_of_the_library(tokenizer: SubwordTokenizer) -> None:
 def test_a_stream_yields_what_the_whole_yields(tokenizer: SubwordTokenizer) -> None:
     @given(tokens=st.lists(st.integers(0, 299)))
     def check(tokens: list[int]) -> None:
-        decoder = tokenizer.incremental_decoder()
-        parts = [decoder.decode([token]) for token in tokens] + [decoder.finish()]
-        assert "".join(parts) == tokenizer.decode(tokens)
+        assert "".join(streamed(tokenizer, tokens)) == tokenizer.decode(tokens)
 
     check()
 
@@ -53,12 +74,143 @@ def test_a_character_is_never_shown_in_parts(tokenizer: SubwordTokenizer) -> Non
     assert not any("\ufffd" in part for part in parts)
 
 
+def test_tokens_that_end_a_character_and_begin_the_next_are_waited_for(tmp_path: Path) -> None:
+    text = "\u3042\u3044\u3046\u3048\u304a\u304b"
+    library, tokens = across_characters(text)
+    tokenizer = saved(library, tmp_path)
+    assert streamed(tokenizer, tokens) == ["", *text, ""]
+
+    @given(tokens=st.lists(st.integers(0, library.get_vocab_size() - 1)))
+    def check(tokens: list[int]) -> None:
+        assert "".join(streamed(tokenizer, tokens)) == tokenizer.decode(tokens)
+
+    check()
+
+
+def test_tokens_without_text_are_not_counted_as_parts_of_a_character(tmp_path: Path) -> None:
+    library, tokens = across_characters("\U0001f600")
+    end = library.token_to_id("</s>")
+    before, after = [end] * 5 + tokens[:1], [end] * 5 + tokens[1:]
+    shown = streamed(saved(library, tmp_path), before + after)
+    assert [part for part in shown if part] == ["\U0001f600"]
+
+
+def test_characters_of_bytes_are_shown_whole_wherever_they_stand(tmp_path: Path) -> None:
+    library = with_byte_fallback()
+    tokenizer = saved(library, tmp_path)
+
+    def in_bytes(character: str) -> list[int]:
+        return [library.token_to_id(f"<0x{byte:02X}>") for byte in character.encode()]
+
+    begins = [library.token_to_id("\u2581"), *in_bytes("\U0001f600")]  # as Llama 2 answers
+    assert [part for part in streamed(tokenizer, begins) if part] == ["\U0001f600"]
+
+    words = [[token] for token in (0, 1, 2, *range(259, library.get_vocab_size()))]
+    pieces = st.sampled_from([*words, *map(in_bytes, "\u00e9\u4e16\U0001f600a")])
+
+    @given(pieces=st.lists(pieces))
+    def check(pieces: list[list[int]]) -> None:
+        tokens = [token for piece in pieces for token in piece]
+        parts = streamed(tokenizer, tokens)
+        assert "".join(parts) == tokenizer.decode(tokens)
+        assert not any("\ufffd" in part for part in parts)
+
+    check()
+
+
+def test_a_text_goes_on_from_its_prompt(tmp_path: Path) -> None:
+    library = with_byte_fallback()
+    tokenizer = saved(library, tmp_path)
+    begin, word, letter = (library.token_to_id(each) for each in ("<s>", "\u2581a", "b"))
+    assert "".join(streamed(tokenizer, [word, letter])) == "ab"
+    assert "".join(streamed(tokenizer, [word, letter], [begin, word])) == " ab"
+    assert "".join(streamed(tokenizer, [word], [begin])) == "a"
+    one, two, three = (library.token_to_id(f"<0x{byte:02X}>") for byte in "\u4e16".encode())
+    # A character that a prompt has only in part, and one of which its last tokens have a part.
+    assert "".join(streamed(tokenizer, [three, letter], [one, two])) == "\ufffdb"
+    prompt = [word, *[one, two, three] * 20]
+    assert "".join(streamed(tokenizer, [one, two, three, word], prompt)) == "\u4e16 a"
+
+
+def test_a_token_has_its_bytes(tmp_path: Path) -> None:
+    text = "\u3042\u3044\u3046"
+    library, tokens = across_characters(text)
+    tokenizer = saved(library, tmp_path)
+    assert b"".join(map(tokenizer.token_bytes, tokens)) == text.encode()
+    assert tokenizer.token_bytes(library.token_to_id("</s>")) == b""
+    library = with_byte_fallback()
+    tokenizer = saved(library, tmp_path)
+    assert [tokenizer.token_bytes(3 + byte) for byte in range(256)] == [
+        bytes((byte,)) for byte in range(256)
+    ]
+    word = library.token_to_id("\u2581\u00e9")
+    assert tokenizer.token_text(word) == " \u00e9"
+    assert tokenizer.token_bytes(word) == " \u00e9".encode()
+
+
+def test_bytes_that_are_no_character_are_shown_in_time(tmp_path: Path) -> None:
+    library = with_byte_fallback()
+    tokenizer = saved(library, tmp_path)
+    wrong, right = library.token_to_id("<0xFF>"), library.token_to_id("b")
+    for tokens in ([right, wrong] * 9, [wrong] * 300):
+        parts = streamed(tokenizer, tokens)
+        assert len("".join(parts)) == len(tokenizer.decode(tokens))
+        assert sum(map(len, parts[:-1])) >= len(tokenizer.decode(tokens)) - 3
+
+
 def test_a_stream_that_ends_within_a_character_says_so(tokenizer: SubwordTokenizer) -> None:
     decoder = tokenizer.incremental_decoder()
     tokens = make_tokenizer(258).encode("\U0001f600", add_special_tokens=False).ids[:2]
     assert decoder.decode(tokens) == ""
     assert decoder.finish() == "\ufffd"
     assert decoder.finish() == ""
+
+
+def with_added(folder: Path, added: Any) -> SubwordTokenizer:
+    """The tokenizer of the tests, and tokens that stand in ``tokenizer_config.json`` alone."""
+    save_tokenizer(folder)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "added_tokens_decoder": added}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return SubwordTokenizer(folder / "tokenizer.json", 400)
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("strip", [True, False])
+def test_tokens_that_a_model_has_beside_its_tokenizers_are_known(
+    special: bool, strip: bool, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="it is compared with")
+    added = {
+        "301": {"content": "<|y|>", "special": not special, "rstrip": strip},
+        "300": {"content": "<|x|>", "special": special, "lstrip": strip},
+        "0": {"content": "<s>", "special": True},
+    }
+    ours = with_added(tmp_path, added)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    for text in ("a <|x|> b", "a<|x|>b<|y|> c", "<|x|><|y|>"):
+        tokens = ours.encode(text)
+        assert 300 in tokens
+        assert tokens == theirs(text)["input_ids"]
+        assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
+        assert "".join(streamed(ours, tokens)) == ours.decode(tokens)
+
+
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        ({"305": {"content": "<|x|>"}}, r"'<\|x\|>' with the number 305, and the next .* is 300"),
+        ({"x": {"content": "<|x|>"}}, "its added_tokens_decoder cannot be read"),
+        ({"300": {"content": 3}}, "its added_tokens_decoder cannot be read"),
+        ({"300": {"text": "<|x|>"}}, "its added_tokens_decoder cannot be read"),
+        ({"300": "<|x|>"}, "its added_tokens_decoder cannot be read"),
+        ([3], "its added_tokens_decoder cannot be read"),
+    ],
+)
+def test_added_tokens_that_are_of_another_model_or_none_are_refused(
+    added: Any, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        with_added(tmp_path, added)
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
