@@ -98,7 +98,9 @@ class ItemServer:
                 return True
             first = number == 0
             position = order.position if first else None
-            self._reporter.report_to(channel, position, sign, ask_position=not first)
+            self._reporter.report_to(
+                channel, position, sign, ask_position=not first, leads_on=following is not None
+            )
             plugins.continue_reruns(item.config, order.reruns if first else None)
             if order.next is not None:
                 look_after_shared_process(item.config)

@@ -147,7 +147,9 @@ class Replay:
             live_text.flush(self._item.config)
             asked = isinstance(message, messages.AsksPosition)
             position = live_text.position_of(self._item.config) if asked else None
-            self.answer(messages.Shown(position))
+            session = self._item.session
+            stops = (frames.plain(session.shouldstop), frames.plain(session.shouldfail))
+            self.answer(messages.Shown(position, *stops))
         return said
 
     def _take_other(self, message: messages.Message) -> Said:

@@ -50,6 +50,26 @@ def test_the_options_that_stop_select_and_write_work(
     run_session(pytester, "--maxfail=2", "-k", "test_a or test_c").assert_outcomes(passed=2)
 
 
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="subtests came with pytest 9")
+@pytest.mark.parametrize("method", METHODS)
+def test_with_x_a_test_ends_at_its_first_failed_subtest(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        def test_parts(subtests):
+            for i in range(4):
+                with subtests.test(i=i): assert i != 1
+        def test_after(): pass
+        """
+    )
+    result = run_session(pytester, "-v", "-x")
+    result.stdout.fnmatch_lines(["*= 2 failed, 1 subtests passed in *"])
+    result = run_session(pytester, "-v", "--maxfail=4")
+    result.stdout.fnmatch_lines(["*= 2 failed, 1 passed, 3 subtests passed in *"])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_it_works_in_the_workers_of_xdist(pytester: pytest.Pytester, method: str) -> None:
     pytest.importorskip("xdist")

@@ -299,6 +299,23 @@ def test_tests_can_be_looked_up_before(tests: dict[str, pytest.Item], reporter: 
     ItemServer(reporter, []).look_up()  # a session without tests
 
 
+@pytest.mark.parametrize("stop", [{}, {"shouldstop": "enough"}, {"shouldfail": "stopping"}])
+def test_a_test_that_may_stop_the_session_asks_before_its_teardown(
+    tests: dict[str, pytest.Item], peer: Peer, stop: dict[str, Any]
+) -> None:
+    leaves, passes = tests["test_leaves_something"], tests["test_passes"]
+    reporter = Reporter(leaves.config)
+    leaves.config.pluginmanager.register(reporter)
+    reporter.take_over(leaves.session)
+    peer.orders(_order(leaves, passes), messages.Shown(), messages.Shown(**stop))
+    ItemServer(reporter, list(tests.values())).serve(peer.channel)
+    said = peer.said()
+    assert [one.wait for one in of_kind(said, messages.Report)] == [True, True, False]
+    last = "failed" if stop else "passed"
+    assert _outcomes(said) == [("setup", "passed"), ("call", "passed"), ("teardown", last)]
+    assert len(of_kind(said, messages.InternalError)) == (0 if stop else 1)
+
+
 def test_with_a_terminal_of_its_own_each_report_waits_until_it_is_shown(
     tests: dict[str, pytest.Item], peer: Peer
 ) -> None:

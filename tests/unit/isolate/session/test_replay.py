@@ -195,6 +195,9 @@ def test_a_child_that_waits_is_answered_once_its_message_is_shown(
     replayed.take(messages.Report(report(item, "call").data, wait=True), [])
     assert order == ["flushed", messages.Shown()]
     assert heard.calls == ["setup passed", "call passed"]
+    item.session.shouldfail = "stopping after 1 failures"
+    replayed.take(messages.Report(report(item, "teardown").data, wait=True), [])
+    assert order[-1] == messages.Shown(shouldfail="stopping after 1 failures")
 
 
 def test_after_the_end_of_the_test_little_may_come(item: pytest.Item) -> None:
