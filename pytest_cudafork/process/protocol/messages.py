@@ -182,7 +182,11 @@ class SessionStop(Message):
 
 @of_kind("interrupt")
 class Interrupt(Message):
-    """The test raised KeyboardInterrupt."""
+    """The test raised KeyboardInterrupt, with this text, in a line of a file."""
+
+    text: str = ""
+    path: str = ""
+    line: int = 0
 
 
 @of_kind("internal")

@@ -23,7 +23,8 @@ from pytest_cudafork.process.forking.short_stack import Turn
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from tests.support.peer import Peer, of_kind
 
-SOURCE = """
+INTERRUPTS = 'def test_interrupts(): raise KeyboardInterrupt("by hand")'
+SOURCE = f"""
 import pytest, warnings
 
 SEEN = []
@@ -44,7 +45,7 @@ def test_fails(shared): assert 0, "this one"
 @pytest.mark.filterwarnings("always")
 def test_warns(): warnings.warn("look here", FutureWarning)
 def test_exits(): pytest.exit("enough", 7)
-def test_interrupts(): raise KeyboardInterrupt
+{INTERRUPTS}
 def test_breaks(): pass
 def test_prints(): print("printed")
 def test_leaves_something(never_torn_down): pass
@@ -189,16 +190,14 @@ def _warning(text: str, category: type[Warning]) -> warnings.WarningMessage:
     return warnings.WarningMessage(category(text), category, "test_a.py", 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("test_exits", messages.SessionStop("enough", 7)),
-        ("test_interrupts", messages.Interrupt()),
-    ],
-)
+@pytest.mark.parametrize("name", ["test_exits", "test_interrupts"])
 def test_a_test_that_ends_the_session_ends_it_in_the_parent(
-    name: str, message: messages.Message, serve: Serve, seen: list[str]
+    name: str, tests: dict[str, pytest.Item], serve: Serve, seen: list[str]
 ) -> None:
+    message: messages.Message = messages.SessionStop("enough", 7)
+    if name == "test_interrupts":
+        path, line = str(tests[name].path), SOURCE.strip().splitlines().index(INTERRUPTS) + 1
+        message = messages.Interrupt("by hand", path, line)
     said = serve("test_passes", name, "test_fails")
     assert said[-2] == message
     assert said[-1].last
