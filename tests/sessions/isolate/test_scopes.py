@@ -285,3 +285,28 @@ def test_x(engine, i): note("x")
     assert len([1 for word, _ in seen if word == "up"]) == len(
         [1 for word, _ in seen if word == "down"]
     )
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_what_the_pytest_process_tears_down_after_an_isolated_test_is_captured(
+    pytester: pytest.Pytester, breaks: bool
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import pytest
+        @pytest.fixture(scope="module")
+        def engine():
+            yield
+            print("last words of the engine")
+            assert not {breaks}
+        def test_here(engine): pass
+        @pytest.mark.cuda_isolated(method="fork")
+        def test_there(engine): pass
+        """
+    )
+    result = run_session(pytester)
+    result.assert_outcomes(passed=2, errors=int(breaks))
+    if breaks:
+        expected = ["*teardown of test_there*", "*stdout teardown*", "last words of the engine"]
+        result.stdout.fnmatch_lines(expected)
+    assert result.stdout.str().count("last words") == (2 if breaks else 0)  # once in the source
