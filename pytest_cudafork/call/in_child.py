@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
+from pytest_cudafork.call.exception_parts import dump_parts
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, pickle, traceback
 from pytest_cudafork.patch.applying.inherited import apply_inherited
 from pytest_cudafork.process import child
@@ -117,7 +118,7 @@ def pack_exception(error: BaseException) -> messages.Raised:
         message = message.changed(why=_one_line(reason))
     parts = None
     with contextlib.suppress(Exception):  # then the text has to do; "why" says the reason
-        parts = cloudpickle.dumps((type(error), error.args, dict(error.__dict__)))
+        parts = dump_parts(error)
     return message.changed(parts=parts)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pytest_cudafork.call import in_child, pickling
+from pytest_cudafork.call.exception_parts import rebuilt
 from pytest_cudafork.compat.unpatched import contextlib, os, pickle, signal
 from pytest_cudafork.errors import (
     ChildCrashed,
@@ -334,9 +335,7 @@ def _load_exception(message: messages.Raised, name: str) -> BaseException:
             if isinstance(error, BaseException):
                 return error
         elif message.parts is not None:
-            kind, args, attributes = pickle.loads(message.parts or b"")
-            error = kind.__new__(kind, *args)
-            error.__dict__.update(attributes)
+            error = rebuilt(*pickle.loads(message.parts or b""))
             if isinstance(error, BaseException):
                 return error
     except Exception as reason:  # unpickling runs the exception's own code
@@ -353,9 +352,7 @@ def _load_outcome(message: messages.Raised) -> BaseException:
     functions = (pytest.skip, pytest.fail, pytest.xfail, pytest.exit)
     kinds: dict[str, Any] = {one.Exception.__name__: one.Exception for one in functions}
     kind = kinds[message.outcome]
-    args, attributes = pickle.loads(message.parts or b"")
-    error: BaseException = kind.__new__(kind, *args)
-    error.__dict__.update(attributes)
+    error: BaseException = rebuilt(kind, *pickle.loads(message.parts or b""))
     return error
 
 

@@ -8,7 +8,7 @@ what it takes from there and why. What reports need is in ``pytest_reports.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -108,6 +108,18 @@ def tear_down(session: Any, nextitem: pytest.Item | None) -> None:
     ``session._setupstate.teardown_exact``. Raises what the teardown raises.
     """
     session._setupstate.teardown_exact(nextitem)
+
+
+def teardown_captured(item: pytest.Item) -> AbstractContextManager[None]:
+    """Let what is written meanwhile become the section of a test's teardown.
+
+    ``CaptureManager.item_capture``. Until pytest 8 an error inside loses the section.
+    """
+    manager: Any = item.config.pluginmanager.get_plugin("capturemanager")
+    if manager is None:
+        return nullcontext()
+    captured: AbstractContextManager[None] = manager.item_capture("teardown", item)
+    return captured
 
 
 _FORGOTTEN = pytest.StashKey[list[Any]]()

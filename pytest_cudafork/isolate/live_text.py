@@ -137,7 +137,7 @@ class ChildTerminal:
 
 def is_direct(config: pytest.Config) -> bool:
     """Whether tests write to the terminal themselves."""
-    return config.getoption("capture", "fd") in _DIRECT
+    return config.getoption("capture", "no") in _DIRECT  # there is no option with -p no:capture
 
 
 def stand_in(config: pytest.Config, real: Mapping[str, Any]) -> None:

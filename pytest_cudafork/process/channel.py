@@ -80,6 +80,22 @@ class Channel:
             self._inbox.extend(messages.decode(plain) for plain in self._decoder.feed(data))
         return self._inbox.pop(0)
 
+    def receive_answer(self) -> messages.Shown | None:
+        """Wait for the answer to a message; None where the parent is gone or has an order instead.
+
+        An order is kept for who asks for the next one.
+
+        Raises:
+            FrameError: What came is no message.
+
+        """
+        message = self.receive()
+        if isinstance(message, messages.Shown):
+            return message
+        if message is not None:
+            self._inbox.insert(0, message)
+        return None
+
     @property
     def has_message(self) -> bool:
         """Whether the parent has sent something that nobody has read yet."""

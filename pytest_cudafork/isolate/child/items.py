@@ -98,7 +98,9 @@ class ItemServer:
                 return True
             first = number == 0
             position = order.position if first else None
-            self._reporter.report_to(channel, position, sign, ask_position=not first)
+            self._reporter.report_to(
+                channel, position, sign, ask_position=not first, leads_on=following is not None
+            )
             plugins.continue_reruns(item.config, order.reruns if first else None)
             if order.next is not None:
                 look_after_shared_process(item.config)
@@ -160,8 +162,8 @@ class ItemServer:
             raise turn.error
         except pytest.exit.Exception as stop:
             channel.send(messages.SessionStop(str(stop.msg), stop.returncode))
-        except KeyboardInterrupt:
-            channel.send(messages.Interrupt())
+        except KeyboardInterrupt as interrupt:
+            channel.send(_told(interrupt))
         except BaseException as error:
             channel.leave_if_not_mine()
             channel.send(messages.InternalError(child.text_of(error)))
@@ -176,6 +178,17 @@ class ItemServer:
         except BaseException as error:
             channel.leave_if_not_mine()
             channel.send(messages.InternalError(child.text_of(error)))
+
+
+def _told(interrupt: KeyboardInterrupt) -> messages.Interrupt:
+    """Return the message for a KeyboardInterrupt, with the line that raised it."""
+    frames_of_it = interrupt.__traceback__
+    while frames_of_it is not None and frames_of_it.tb_next is not None:
+        frames_of_it = frames_of_it.tb_next
+    if frames_of_it is None:
+        return messages.Interrupt()
+    path = frames_of_it.tb_frame.f_code.co_filename
+    return messages.Interrupt(str(interrupt), path, frames_of_it.tb_lineno)
 
 
 def run(task: child.Task) -> int:

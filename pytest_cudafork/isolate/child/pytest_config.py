@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.compat.plugins import rerunfailures
+from pytest_cudafork.compat.plugins import rerunfailures, snapshots
 from pytest_cudafork.compat.unpatched import contextlib, io, os, pickle
 
 _QUIET_OPTIONS: Mapping[str, Any] = {
@@ -39,6 +39,8 @@ _QUIET_OPTIONS: Mapping[str, Any] = {
     "clean_alluredir": False,
     "pastebin": None,
     "debug": None,
+    # what is compared here, the parent cannot write
+    **snapshots.READ_ONLY,
     # pytest-cov would erase what the session has measured; see coverage_data.py and cov_plugin.py
     "cov_source": [],
 }

@@ -57,6 +57,8 @@ class Reporter:
         self.passed: PassedPhases | None = None
         """Where it finds phases that have passed and are told later."""
         self._sign: int | None = None
+        self._leads_on = False
+        self._session: pytest.Session | None = None
         self.all_well = True
         """Whether all that was reported of the test is such that the next one will be wanted."""
 
@@ -66,6 +68,7 @@ class Reporter:
         The other receivers (terminal, JUnit file, xdist's connection, the user's hooks) are the
         parent's; they hear of it there.
         """
+        self._session = session
         self._packer.begin()
         self._terminal.take_over()
         # the output of the test is in a file that it shares with what it forked
@@ -88,6 +91,7 @@ class Reporter:
         sign: int | None = None,
         *,
         ask_position: bool = False,
+        leads_on: bool = False,
     ) -> None:
         """Report to this channel; None: to nobody any more.
 
@@ -96,6 +100,7 @@ class Reporter:
             position: Where the terminal stands.
             sign: As of ``Run.signs``: phases that have passed are told with the end of the test.
             ask_position: Whether to ask where the terminal stands, should that matter.
+            leads_on: Whether another test follows in this process.
 
         """
         if channel is None:
@@ -104,7 +109,7 @@ class Reporter:
         self._starts = 0
         if channel is not None and self.kept is not None:
             self.kept.begin()
-        self._sign, self.all_well = sign, True
+        self._sign, self._leads_on, self.all_well = sign, leads_on, True
         if sign is not None and self.passed is not None:
             self.passed.begin()
         self._packer.begin_test()
@@ -147,8 +152,9 @@ class Reporter:
             self.passed.hold(report)
             return
         data = self._packer.pack(report)
-        self._tell(messages.Report(data, wait=self._terminal.direct))
-        self._terminal.settle()
+        wait = self._terminal.direct or self._may_stop(report)
+        if self._tell(messages.Report(data, wait=wait)) and wait:
+            self._wait()
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         """Send a warning of the test; those of collection the parent has seen itself."""
@@ -160,6 +166,17 @@ class Reporter:
         if self._sign is None or not self._packer.says_no_more(report):
             return False
         return sign_of(report.location, report.keywords) == self._sign
+
+    def _may_stop(self, report: pytest.TestReport) -> bool:
+        """Whether the parent's session may be stopped by a report, which matters to this test.
+
+        It then tears everything down with this test, and a failed subtest ends it.
+        """
+        if report.when == "teardown":
+            return False
+        if type(report) is not pytest.TestReport:  # a subtest's
+            return report.failed
+        return self._leads_on and (report.failed or self._sign is None)
 
     @property
     def untold(self) -> bytes:
@@ -178,15 +195,19 @@ class Reporter:
     def _ask_position(self) -> dict[str, Any] | None:
         """Ask the parent where its terminal stands."""
         if self._tell(messages.AsksPosition()) and self._channel is not None:
-            answer = self._channel.receive()
-            if isinstance(answer, messages.Shown):
+            answer = self._channel.receive_answer()
+            if answer is not None:
                 return answer.position  # type: ignore[no-any-return]
         return None
 
     def _wait(self) -> None:
-        """Wait until the parent has shown the last message."""
-        if self._channel is not None and self._channel.is_mine:
-            self._channel.receive()
+        """Wait until the parent has shown the last message; take over whether it stops."""
+        if self._channel is None or not self._channel.is_mine:
+            return
+        answer, session = self._channel.receive_answer(), self._session
+        if answer is not None and session is not None:
+            session.shouldstop = session.shouldstop or answer.shouldstop
+            session.shouldfail = session.shouldfail or answer.shouldfail
 
 
 _FIELDS = vars(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")).keys()

@@ -113,6 +113,7 @@ class IsolationHooks:
         wanted = {item: wanted_method(marks_of(item), rules) for item in session.items}
         if not any(wanted.values()) and not self._may_recover:
             return
+        self._mind_snapshots([item for item, method in wanted.items() if method])
         self._positions = {item: number for number, item in enumerate(session.items)}
         self._spawns = "spawn" in wanted.values()
         from pytest_cudafork.isolate import item_names
@@ -132,6 +133,23 @@ class IsolationHooks:
             self._start_fork_server(targets)
         else:  # a test in this process may still make it unsafe to fork
             self._children().expect(targets)
+
+    def _mind_snapshots(self, isolated: list[pytest.Item]) -> None:
+        from pytest_cudafork.compat.plugins import snapshots
+
+        option = snapshots.only_compare(self._config, isolated)
+        if option is None:
+            return
+        text = (
+            f"{option}: no snapshot is written. What was compared in the processes of "
+            f"{len(isolated)} isolated tests is not known where this session ends, and snapshots "
+            "would be deleted as unused. Update them with --cuda-fork-isolate=none"
+        )
+        if not hasattr(self._config, "workerinput"):
+            raise pytest.UsageError(text)
+        from pytest_cudafork.process.loud_warning import loud_warning
+
+        loud_warning(pytest.PytestWarning(text))  # a worker cannot end the controller's session
 
     def _start_fork_server(self, targets: list[str]) -> None:
         self._children().start_fork_server(targets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import NamedTuple
 
 import pytest
@@ -147,7 +148,9 @@ class Replay:
             live_text.flush(self._item.config)
             asked = isinstance(message, messages.AsksPosition)
             position = live_text.position_of(self._item.config) if asked else None
-            self.answer(messages.Shown(position))
+            session = self._item.session
+            stops = (frames.plain(session.shouldstop), frames.plain(session.shouldfail))
+            self.answer(messages.Shown(position, *stops))
         return said
 
     def _take_other(self, message: messages.Message) -> Said:
@@ -175,7 +178,7 @@ class Replay:
             case messages.SessionStop():
                 self._stop = pytest.exit.Exception(message.reason, message.returncode)
             case messages.Interrupt():
-                self._stop = KeyboardInterrupt()
+                self._stop = _interrupt(message)
             case messages.InternalError():
                 self.trouble = self.trouble or ChildError(
                     f"pytest failed in the process of this test:\n\n{message.text}"
@@ -307,6 +310,19 @@ class Replay:
         """Stop this session if the test stopped the child's."""
         if self._stop is not None:
             raise self._stop
+
+
+def _interrupt(message: messages.Interrupt) -> KeyboardInterrupt:
+    """Return what the test raised; its traceback is the line that did, which pytest shows."""
+    interrupt = KeyboardInterrupt(*([message.text] if message.text else []))
+    with contextlib.suppress(ValueError, OverflowError):  # no path, or no line, of a file
+        code = compile("raise interrupt", message.path, "exec").replace(co_firstlineno=message.line)
+        try:
+            FunctionType(code, {"interrupt": interrupt})()
+        except KeyboardInterrupt as raised:
+            frames_of_it = raised.__traceback__
+            return raised.with_traceback(frames_of_it and frames_of_it.tb_next)
+    return interrupt
 
 
 def _missing(message: messages.TestMissing) -> str:

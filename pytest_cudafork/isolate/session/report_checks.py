@@ -14,6 +14,8 @@ Phase = Literal["setup", "call", "teardown"]
 
 _PHASES = ("setup", "call", "teardown")
 _OUTCOMES = ("passed", "failed", "skipped")
+_RERUN: Any = "rerun"
+"""The outcome that pytest-rerunfailures gives a run which does not count."""
 _NUMBER = (int, float)
 _LINE = (int, type(None))
 _SKIP_PARTS = (str, _LINE, str)
@@ -97,13 +99,14 @@ def _last_run(reports: list[pytest.TestReport]) -> dict[str, pytest.TestReport]:
     """Return the reports of the last time the test ran, by phase.
 
     It may have run several times: pytest-rerunfailures reports a run that does not count with an
-    outcome of its own, and then the next.
+    outcome of its own, and then all phases of the next. What another plugin or a conftest gives an
+    outcome of its own is told all the same; pytest-retry reports the call alone once more.
     """
     run: dict[str, pytest.TestReport] = {}
     for report in reports:
-        if report.when == "setup" or report.outcome not in _OUTCOMES:
+        if report.when == "setup" or report.outcome == _RERUN:
             run.clear()
-        if report.outcome in _OUTCOMES:
+        if report.outcome != _RERUN:
             run[str(report.when)] = report
     return run
 
@@ -114,10 +117,10 @@ def next_phase(reports: list[pytest.TestReport]) -> Phase:
     After the last report it is still the teardown: the process belongs to the test.
     """
     done = _last_run(reports)
-    setup = done.get("setup")
+    setup, call = done.get("setup"), done.get("call")
     if setup is None:
         return "setup"
-    if setup.passed and "call" not in done and "teardown" not in done:
+    if setup.passed and "teardown" not in done and (call is None or call.outcome not in _OUTCOMES):
         return "call"
     return "teardown"
 

@@ -151,11 +151,12 @@ def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         nextitem = None
     if not pytest_internals.is_anything_set_up(session):
         return
-    outcome = pytest.CallInfo.from_call(
-        lambda: pytest_internals.tear_down(session, nextitem),
-        when="teardown",
-        reraise=(pytest.exit.Exception, KeyboardInterrupt),
-    )
+    with pytest_internals.teardown_captured(item):
+        outcome = pytest.CallInfo.from_call(
+            lambda: pytest_internals.tear_down(session, nextitem),
+            when="teardown",
+            reraise=(pytest.exit.Exception, KeyboardInterrupt),
+        )
     if outcome.excinfo is not None:
         report = item.ihook.pytest_runtest_makereport(item=item, call=outcome)
         item.ihook.pytest_runtest_logreport(report=report)

@@ -84,10 +84,13 @@ class End(Message):
 class Shown(Message):
     """The message that asked to be waited for has been shown on the terminal.
 
-    ``position`` is where the terminal stands, if that was asked.
+    ``position`` is where the terminal stands, if that was asked; the other fields are the
+    session's, now that it has heard of the message.
     """
 
     position: Any = None
+    shouldstop: bool | str = False
+    shouldfail: bool | str = False
 
 
 # -- what a child says of a test -------------------------------------------------------------------
@@ -179,7 +182,11 @@ class SessionStop(Message):
 
 @of_kind("interrupt")
 class Interrupt(Message):
-    """The test raised KeyboardInterrupt."""
+    """The test raised KeyboardInterrupt, with this text, in a line of a file."""
+
+    text: str = ""
+    path: str = ""
+    line: int = 0
 
 
 @of_kind("internal")

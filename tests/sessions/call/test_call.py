@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import ctypes
 import importlib
 import os
@@ -29,6 +30,9 @@ from tests.support.signs import Sign
 def run(request: pytest.FixtureRequest) -> RunInChild:
     runner: RunInChild = request.getfixturevalue(request.param)
     return runner
+
+
+Group: Any = getattr(builtins, "ExceptionGroup", None)
 
 
 class ModuleError(Exception):
@@ -58,6 +62,22 @@ def test_an_exception_keeps_its_type_attributes_and_the_childs_traceback(run: Ru
         run(breaks)
     assert caught.value.code == 7
     assert "in breaks" in str(caught.value.__cause__)
+
+
+@pytest.mark.skipif(Group is None, reason="exception groups came with Python 3.11")
+def test_a_group_keeps_exceptions_that_a_plain_pickle_cannot_rebuild(run: RunInChild) -> None:
+    def breaks() -> None:
+        inner = Group("inner", [ModuleError("broken", code=7)])
+        raise Group("outer", [ValueError("one"), inner])
+
+    with pytest.raises(Group, match="outer") as caught:
+        run(breaks)
+    one, inner = caught.value.exceptions
+    assert isinstance(one, ValueError)
+    assert isinstance(inner, Group)
+    (broken,) = inner.exceptions
+    assert isinstance(broken, ModuleError)
+    assert (str(broken), broken.code) == ("broken", 7)
 
 
 def test_a_local_exception_class_is_known_again(run: RunInChild) -> None:

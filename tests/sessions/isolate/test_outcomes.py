@@ -290,3 +290,42 @@ def test_tmp_path_lies_in_the_sessions_directory_and_is_unique(
     assert len(set(paths)) == 4
     assert len({os.path.dirname(path) for path in paths}) == 1
     assert all(os.path.isdir(path) for path in paths)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_outcomes_of_a_plugins_own_are_outcomes(pytester: pytest.Pytester, method: str) -> None:
+    """As pytest-retry reports a call: with an outcome of its own, and then the call alone again."""
+    isolate_all(pytester, method, OUTCOMES_OF_ITS_OWN)
+    pytester.makepyfile(
+        """
+        def test_retried(): assert 0
+        def test_known(): assert 0
+        def test_blocked(nothing): assert 0
+        def test_passes(): pass
+        """
+    )
+    result = run_session(pytester, "-v")
+    result.stdout.fnmatch_lines(["*= 2 passed, 1 retried, 1 known, 1 blocked in *"])
+    assert result.ret == pytest.ExitCode.OK
+
+
+OUTCOMES_OF_ITS_OWN = """
+
+import pytest
+OWN = {"test_known": ("call", "known"), "test_blocked": ("setup", "blocked")}
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if OWN.get(item.name, [""])[0] == report.when:
+        report.outcome = OWN[item.name][1]
+    if (item.name, report.when) == ("test_retried", "call"):
+        report.outcome = "retried"
+        item.ihook.pytest_runtest_logreport(report=report)
+        report.outcome, report.longrepr = "passed", None
+    return report
+
+def pytest_report_teststatus(report):
+    if report.outcome in ("known", "blocked", "retried"):
+        return report.outcome, "k", report.outcome.upper()
+"""

@@ -113,22 +113,49 @@ def test_b(engine): note("b")
     assert [word for word, _ in notes(pytester)] == ["up", "down"]
 
 
-def test_a_teardown_that_fails_after_an_early_stop_is_told(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import pytest
-        pytestmark = pytest.mark.cuda_isolated(method="fork", scope="module")
-        @pytest.fixture(scope="module")
-        def engine():
-            yield
-            raise RuntimeError("it does not shut down")
-        def test_a(engine): assert 0
-        def test_b(engine): pass
-        """
+STOPPED = """
+import pytest
+pytestmark = pytest.mark.cuda_isolated(method={method!r}, scope="module", timeout=300)
+
+@pytest.fixture(scope="module")
+def engine():
+    yield
+    print("last words of the engine")
+    raise RuntimeError("it does not shut down")
+
+def test_a(engine): pass
+def test_b(engine): assert {holds}
+def test_c(engine): pass
+"""
+STOPS = """
+def pytest_runtest_logreport(report):
+    if report.when == "call" and "test_b" in report.nodeid: SESSION.shouldstop = "out of time"
+
+def pytest_sessionstart(session):
+    global SESSION
+    SESSION = session
+"""
+
+
+@pytest.mark.parametrize("option", ["-x", "--stepwise", "a conftest"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_test_that_stops_a_session_has_the_teardown_of_its_group(
+    pytester: pytest.Pytester, method: str, option: str
+) -> None:
+    holds = option == "a conftest"
+    pytester.makeconftest(STOPS if holds else "")
+    pytester.makepyfile(STOPPED.format(method=method, holds=holds))
+    result = run_session(pytester, *([] if holds else [option]))
+    result.assert_outcomes(passed=1 + holds, failed=1 - holds, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*ERROR at teardown of test_b*",
+            "*RuntimeError: it does not shut down",
+            "*Captured stdout teardown*",
+            "last words of the engine",
+        ]
     )
-    result = run_session(pytester, "-x")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines_random(["*it does not shut down*"])
+    assert result.outlines.count("last words of the engine") == 1
 
 
 def test_a_time_limit_holds_for_each_test_of_a_group(pytester: pytest.Pytester) -> None:
@@ -258,3 +285,28 @@ def test_x(engine, i): note("x")
     assert len([1 for word, _ in seen if word == "up"]) == len(
         [1 for word, _ in seen if word == "down"]
     )
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_what_the_pytest_process_tears_down_after_an_isolated_test_is_captured(
+    pytester: pytest.Pytester, breaks: bool
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import pytest
+        @pytest.fixture(scope="module")
+        def engine():
+            yield
+            print("last words of the engine")
+            assert not {breaks}
+        def test_here(engine): pass
+        @pytest.mark.cuda_isolated(method="fork")
+        def test_there(engine): pass
+        """
+    )
+    result = run_session(pytester)
+    result.assert_outcomes(passed=2, errors=int(breaks))
+    if breaks:
+        expected = ["*teardown of test_there*", "*stdout teardown*", "last words of the engine"]
+        result.stdout.fnmatch_lines(expected)
+    assert result.stdout.str().count("last words") == (2 if breaks else 0)  # once in the source

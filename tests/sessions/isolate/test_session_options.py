@@ -51,6 +51,48 @@ def test_the_options_that_stop_select_and_write_work(
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_without_pytests_capture_what_is_written_stands_where_it_was_written(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.fixture(autouse=True)
+        def around():
+            yield
+            print("words after it")
+        def test_a(): print("words of a")
+        def test_b(): print("words of b")
+        """
+    )
+    result = run_session(pytester, "-v", "-p", "no:capture")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*::test_a words of a", "PASSED*words after it"])
+    result.stdout.fnmatch_lines(["*::test_b words of b", "PASSED*words after it"])
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="subtests came with pytest 9")
+@pytest.mark.parametrize("method", METHODS)
+def test_with_x_a_test_ends_at_its_first_failed_subtest(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        def test_parts(subtests):
+            for i in range(4):
+                with subtests.test(i=i): assert i != 1
+        def test_after(): pass
+        """
+    )
+    result = run_session(pytester, "-v", "-x")
+    result.stdout.fnmatch_lines(["*= 2 failed, 1 subtests passed in *"])
+    result = run_session(pytester, "-v", "--maxfail=4")
+    result.stdout.fnmatch_lines(["*= 2 failed, 1 passed, 3 subtests passed in *"])
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_it_works_in_the_workers_of_xdist(pytester: pytest.Pytester, method: str) -> None:
     pytest.importorskip("xdist")
     isolate_all(pytester, method)
@@ -88,7 +130,7 @@ def test_warnings_that_are_errors_fail_the_test(pytester: pytest.Pytester, metho
     ("statement", "words", "status"),
     [
         ("pytest.exit('enough', returncode=7)", "*Exit: enough*", 7),
-        ("raise KeyboardInterrupt", "*KeyboardInterrupt*", 2),
+        ("raise KeyboardInterrupt('by hand')", "*.py:6: KeyboardInterrupt: by hand", 2),
         ("request.session.shouldstop = 'stop now'", "*stop now*", 2),
     ],
 )

@@ -7,6 +7,7 @@ import io
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import _pytest._code.code
@@ -105,6 +106,15 @@ def test_a_protocol_runs_and_what_is_set_up_is_torn_down(pytester: pytest.Pytest
     pytest_internals.tear_down(item.session, None)
     assert not pytest_internals.is_anything_set_up(item.session)
     assert told == ["called", "torn down"]
+
+
+def test_what_a_teardown_writes_is_a_section_of_its_test(pytester: pytest.Pytester) -> None:
+    capture: Any = pytester.getitem("def test_func(): ...").config.pluginmanager
+    require("pytest", capture.get_plugin("capturemanager"), "item_capture", "late teardowns")
+    without = SimpleNamespace(get_plugin=lambda name: None)
+    item: Any = SimpleNamespace(config=SimpleNamespace(pluginmanager=without))
+    with pytest_internals.teardown_captured(item):
+        pass
 
 
 def test_finalizers_are_forgotten(pytester: pytest.Pytester) -> None:

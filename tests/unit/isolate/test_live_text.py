@@ -44,7 +44,7 @@ class _Session:
 
     def getoption(self, name: str, default: object) -> object:
         assert name == "capture"
-        return self._capture
+        return self._capture or default
 
     @property
     def config(self) -> Any:
@@ -165,3 +165,12 @@ def test_a_forwarded_file_answers_as_the_terminal_would(
     assert (file.encoding, file.isatty()) == (encoding, tty)
     assert (file.write("snö"), file.write("")) == (3, 0)
     assert written == ["snö"]
+
+
+@pytest.mark.parametrize(
+    ("capture", "direct"), [("no", True), ("tee-sys", True), ("fd", False), ("", True)]
+)
+def test_without_a_capture_tests_write_to_the_terminal_themselves(
+    capture: str, direct: bool
+) -> None:
+    assert live_text.is_direct(_Session(capture).config) is direct

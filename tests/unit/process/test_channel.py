@@ -44,6 +44,19 @@ def test_messages_arrive_and_none_comes_when_the_other_end_is_gone(
     assert channel.receive() is None
 
 
+def test_an_order_in_place_of_an_answer_is_kept(ends: tuple[socket.socket, Channel]) -> None:
+    ours, channel = ends
+    outbox = Outbox(ours, COOKIE)
+    outbox.put(messages.Shown(shouldstop="enough"))
+    outbox.put(messages.End())
+    assert channel.receive_answer() == messages.Shown(shouldstop="enough")
+    assert channel.receive_answer() is None
+    assert channel.receive_answer() is None
+    assert channel.receive() == messages.End()
+    ours.close()
+    assert channel.receive_answer() is None
+
+
 def test_descriptors_come_with_messages_and_are_not_inherited(
     ends: tuple[socket.socket, Channel],
 ) -> None:

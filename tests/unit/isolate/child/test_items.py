@@ -23,7 +23,8 @@ from pytest_cudafork.process.forking.short_stack import Turn
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from tests.support.peer import Peer, of_kind
 
-SOURCE = """
+INTERRUPTS = 'def test_interrupts(): raise KeyboardInterrupt("by hand")'
+SOURCE = f"""
 import pytest, warnings
 
 SEEN = []
@@ -44,7 +45,7 @@ def test_fails(shared): assert 0, "this one"
 @pytest.mark.filterwarnings("always")
 def test_warns(): warnings.warn("look here", FutureWarning)
 def test_exits(): pytest.exit("enough", 7)
-def test_interrupts(): raise KeyboardInterrupt
+{INTERRUPTS}
 def test_breaks(): pass
 def test_prints(): print("printed")
 def test_leaves_something(never_torn_down): pass
@@ -189,16 +190,14 @@ def _warning(text: str, category: type[Warning]) -> warnings.WarningMessage:
     return warnings.WarningMessage(category(text), category, "test_a.py", 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("test_exits", messages.SessionStop("enough", 7)),
-        ("test_interrupts", messages.Interrupt()),
-    ],
-)
+@pytest.mark.parametrize("name", ["test_exits", "test_interrupts"])
 def test_a_test_that_ends_the_session_ends_it_in_the_parent(
-    name: str, message: messages.Message, serve: Serve, seen: list[str]
+    name: str, tests: dict[str, pytest.Item], serve: Serve, seen: list[str]
 ) -> None:
+    message: messages.Message = messages.SessionStop("enough", 7)
+    if name == "test_interrupts":
+        path, line = str(tests[name].path), SOURCE.strip().splitlines().index(INTERRUPTS) + 1
+        message = messages.Interrupt("by hand", path, line)
     said = serve("test_passes", name, "test_fails")
     assert said[-2] == message
     assert said[-1].last
@@ -297,6 +296,23 @@ def test_tests_can_be_looked_up_before(tests: dict[str, pytest.Item], reporter: 
     ItemServer(reporter, list(tests.values()), finder=finder).look_up()
     assert finder._by_name is not None
     ItemServer(reporter, []).look_up()  # a session without tests
+
+
+@pytest.mark.parametrize("stop", [{}, {"shouldstop": "enough"}, {"shouldfail": "stopping"}])
+def test_a_test_that_may_stop_the_session_asks_before_its_teardown(
+    tests: dict[str, pytest.Item], peer: Peer, stop: dict[str, Any]
+) -> None:
+    leaves, passes = tests["test_leaves_something"], tests["test_passes"]
+    reporter = Reporter(leaves.config)
+    leaves.config.pluginmanager.register(reporter)
+    reporter.take_over(leaves.session)
+    peer.orders(_order(leaves, passes), messages.Shown(), messages.Shown(**stop))
+    ItemServer(reporter, list(tests.values())).serve(peer.channel)
+    said = peer.said()
+    assert [one.wait for one in of_kind(said, messages.Report)] == [True, True, False]
+    last = "failed" if stop else "passed"
+    assert _outcomes(said) == [("setup", "passed"), ("call", "passed"), ("teardown", last)]
+    assert len(of_kind(said, messages.InternalError)) == (0 if stop else 1)
 
 
 def test_with_a_terminal_of_its_own_each_report_waits_until_it_is_shown(

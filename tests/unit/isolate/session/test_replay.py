@@ -195,6 +195,9 @@ def test_a_child_that_waits_is_answered_once_its_message_is_shown(
     replayed.take(messages.Report(report(item, "call").data, wait=True), [])
     assert order == ["flushed", messages.Shown()]
     assert heard.calls == ["setup passed", "call passed"]
+    item.session.shouldfail = "stopping after 1 failures"
+    replayed.take(messages.Report(report(item, "teardown").data, wait=True), [])
+    assert order[-1] == messages.Shown(shouldfail="stopping after 1 failures")
 
 
 def test_after_the_end_of_the_test_little_may_come(item: pytest.Item) -> None:
@@ -246,6 +249,7 @@ def test_runs_of_a_test_are_counted(item: pytest.Item, heard: Heard) -> None:
     [
         (messages.SessionStop("enough", 3), pytest.exit.Exception, "enough"),
         (messages.Interrupt(), KeyboardInterrupt, None),
+        (messages.Interrupt("by hand", "test_a.py", 7), KeyboardInterrupt, "by hand"),
     ],
 )
 def test_what_stops_the_childs_session_stops_this_one(
@@ -257,6 +261,27 @@ def test_what_stops_the_childs_session_stops_this_one(
     with pytest.raises(kind, match=words) as raised:
         replayed.raise_stop()
     assert getattr(raised.value, "returncode", 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "shown"),
+    [
+        ("test_a.py", 70_000, ("test_a.py", 70_000)),
+        ("", 0, ("", 0)),
+        ("a\0.py", 1, None),
+        ("test_a.py", 1 << 70, None),
+    ],
+)
+def test_an_interrupt_is_shown_at_its_line_in_the_test(
+    item: pytest.Item, path: str, line: int, shown: tuple[str, int] | None
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.take(messages.Interrupt("by hand", path, line), [])
+    with pytest.raises(KeyboardInterrupt) as raised:
+        replayed.raise_stop()
+    last = raised.traceback[-1].frame.code.raw.co_filename, raised.traceback[-1].lineno + 1
+    assert last == shown or (shown is None and last[0].endswith("replay.py"))
+    assert len(raised.traceback) == (3 if shown else 2)
 
 
 @pytest.mark.parametrize(

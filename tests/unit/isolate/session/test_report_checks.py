@@ -106,6 +106,7 @@ def test_phases_that_a_test_goes_on_to_are_known_by_name() -> None:
 SETUP, CALL, TEARDOWN = report("setup"), report("call"), report("teardown")
 FAILED_SETUP = report("setup", "failed")
 RERUN = report("call", "rerun")
+KNOWN, BLOCKED = report("call", "known issue"), report("setup", "blocked")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,10 @@ RERUN = report("call", "rerun")
         ([SETUP, TEARDOWN], "teardown", "call"),
         ([SETUP, CALL, TEARDOWN, SETUP], "call", "call"),
         ([SETUP, RERUN, TEARDOWN], "setup", "setup"),
+        ([SETUP, KNOWN], "call", "teardown"),
+        ([SETUP, KNOWN, CALL], "teardown", "teardown"),
+        ([SETUP, KNOWN, TEARDOWN], "teardown", None),
+        ([BLOCKED, TEARDOWN], "teardown", None),
     ],
     ids=lambda value: (
         " ".join(f"{one.when[0]}{one.outcome[0]}" for one in value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -293,7 +294,9 @@ class _SetUp:
         self.torn_down_for: list[object] = []
         self._error = error
         stand_in = SimpleNamespace(
-            is_anything_set_up=lambda session: True, tear_down=self._tear_down
+            is_anything_set_up=lambda session: True,
+            tear_down=self._tear_down,
+            teardown_captured=lambda item: contextlib.nullcontext(),
         )
         monkeypatch.setattr(run_test, "pytest_internals", stand_in)
 
