@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 
 import pytest
 
-from pytest_cudafork.process.loud_warning import loud_warning
+from pytest_cudafork.process.loud_warning import loud_warning, warn_of_survivors
 
 
 def warn() -> None:
@@ -24,3 +25,16 @@ def test_it_is_shown_each_time_whatever_the_filters_say(action: str) -> None:
         assert warnings.filters == before
     assert [str(one.message) for one in caught] == ["a server has died"] * 2
     assert {one.filename for one in caught} == {__file__}
+
+
+def test_processes_that_could_not_be_ended_are_named() -> None:
+    with pytest.warns(
+        RuntimeWarning, match=rf"not be ended: {os.getpid()} \(.*python.*\)\. It hangs"
+    ):
+        warn_of_survivors([os.getpid()])
+
+
+def test_where_all_have_ended_nothing_is_said() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warn_of_survivors([])
+    assert not caught

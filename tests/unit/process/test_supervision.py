@@ -15,7 +15,6 @@ from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.leftovers import Sweeper
-from pytest_cudafork.process.loud_warning import warn_of_survivors
 from pytest_cudafork.process.protocol import frames, messages
 from pytest_cudafork.process.signals import Held
 from pytest_cudafork.process.supervision import Said, Supervisor
@@ -120,7 +119,6 @@ def test_what_could_not_be_ended_is_warned_of(monkeypatch: pytest.MonkeyPatch) -
     supervisor = Supervisor(start(lambda channel: None))
     with pytest.warns(RuntimeWarning, match=rf"could not be ended: {os.getpid()} \(.*python"):
         supervisor.kill()
-    warn_of_survivors([])
 
 
 def test_the_status_of_a_child_that_went_with_its_server_is_no_trouble_of_its_own() -> None:
