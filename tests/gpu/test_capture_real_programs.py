@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -25,13 +26,13 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(autouse=True)
-def _seed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _seed() -> Iterator[None]:
     import torch
-    import torch._inductor.config
 
     torch.manual_seed(0)
-    monkeypatch.setattr(torch._inductor.config, "compile_threads", 1)  # no process of its own
-    yield
+    config = importlib.import_module("torch._inductor.config")
+    with config.patch({"compile_threads": 1}):  # no process of its own
+        yield
     torch._dynamo.reset()
 
 
