@@ -13,6 +13,7 @@ import pytest
 
 from pytest_cudafork.compat.plugins import allure, rerunfailures
 from pytest_cudafork.compat.unpatched import re, time
+from pytest_cudafork.process.protocol import messages
 
 RUNS = pytest.StashKey[int]()
 """How often a test has been run before, in processes that died."""
@@ -79,6 +80,14 @@ def sendable(config: pytest.Config, value: Any) -> Any:
     internal error, which costs the tests that it still had to run. It is written as an escape.
     """
     return _encodable(value) if hasattr(config, "workerinput") else value
+
+
+def sendable_warning(
+    config: pytest.Config, message: messages.CaughtWarning
+) -> messages.CaughtWarning:
+    """Return a warning that a child told, likewise: its text alone where that cannot be sent."""
+    text = sendable(config, message.text)
+    return message if text == message.text else message.changed(pickled=None, text=text)
 
 
 def _encodable(value: Any) -> Any:

@@ -120,7 +120,8 @@ class Replay:
                 case messages.TestOver():
                     passed = passed_phases.reports_of(self._item, message.passed)
                 case messages.CaughtWarning():
-                    warning = caught_warnings.load(message)
+                    sendable = other_plugins.sendable_warning(self._item.config, message)
+                    warning = caught_warnings.load(sendable)
                 case messages.TerminalText():
                     live_text.show(self._item.config, message)
                 case messages.Coverage():

@@ -53,4 +53,5 @@ def _named_warning(name: str, text: str) -> Warning:
     base = known if isinstance(known, type) and issubclass(known, Warning) else Warning
     body = {"__module__": module, "__init__": lambda self: None, "__str__": lambda self: text}
     warning: Warning = type(name, (base,), body)()
+    warning.args = (text,)  # of which pytest-xdist makes it anew
     return warning

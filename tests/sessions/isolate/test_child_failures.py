@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.isolation import METHODS, isolate_all
-from tests.support.sessions import run_session
+from tests.support.sessions import assert_no_crash, run_session
 
 
 def test_a_child_that_never_starts_is_an_error_with_how_it_ended(
@@ -109,16 +109,23 @@ def test_half_a_surrogate_pair_in_a_message_costs_no_test_of_a_worker(
     isolate_all(pytester, method)
     pytester.makepyfile(
         r"""
-        import pytest
+        import pytest, warnings
         def test_message(record_property):
             record_property("name", "\udcfe")
             raise ValueError("words \udcff")
+        def test_warning(): warnings.warn("a warning of \udcfd")
         def test_last(): pass
         """
     )
     result = run_session(pytester, "-p", "xdist.plugin", "-n1")
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines([r"E * ValueError: words \udcff"])
+    assert_no_crash(result)
+    result.assert_outcomes(passed=2, failed=1, warnings=1)
+    result.stdout.fnmatch_lines(
+        [
+            r"E * ValueError: words \udcff",
+            r"*UserWarning: a warning of \udcfd",
+        ]
+    )
 
 
 def test_threads_and_strict_warnings_do_not_break_a_fork(pytester: pytest.Pytester) -> None:

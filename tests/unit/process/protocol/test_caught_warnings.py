@@ -36,6 +36,8 @@ def test_one_that_does_not_pickle_has_the_name_of_its_class_and_its_text() -> No
     loaded = caught_warnings.load(packed)
     assert type(loaded.message).__name__ == "Unpicklable"
     assert str(loaded.message) == "mind this"
+    assert isinstance(loaded.message, Warning)
+    assert loaded.message.args == ("mind this",)  # of which pytest-xdist makes it anew
 
 
 def test_a_known_class_stays_the_base_of_one_that_cannot_be_loaded() -> None:
