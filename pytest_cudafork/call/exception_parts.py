@@ -11,14 +11,14 @@ from typing import Any
 
 import cloudpickle
 
-from pytest_cudafork.compat.unpatched import io, pickle
+from pytest_cudafork.compat.unpatched import pickle
 
 
 def dump_parts(error: BaseException) -> bytes:
     """Return the pickle of what ``rebuilt`` is to be called with."""
-    file = io.BytesIO()
-    _Pickler(file).dump(_parts_of(error))
-    return file.getvalue()
+    written = _Written()
+    _Pickler(written).dump(_parts_of(error))
+    return b"".join(written)
 
 
 def rebuilt(kind: Any, args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
@@ -26,6 +26,13 @@ def rebuilt(kind: Any, args: tuple[Any, ...], attributes: dict[str, Any]) -> Any
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
+
+
+class _Written(list[bytes]):
+    """A file for a pickler, which keeps what is written to it."""
+
+    def write(self, data: bytes) -> None:
+        self.append(bytes(data))
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types

@@ -64,7 +64,10 @@ def reports(text: str) -> list[pytest.TestReport]:
         ("setup call:rerun setup", "call", "call"),
         ("setup call:rerun setup call teardown", "teardown", None),
         ("setup call teardown setup", "call", "call"),
-        ("setup call:great teardown", "setup", "setup"),
+        # an outcome that a plugin or a conftest has given it
+        ("setup call:great teardown", "teardown", None),
+        ("setup call:great call", "teardown", "teardown"),
+        ("setup call:great", "call", "teardown"),
     ],
 )
 def test_the_phase_of_a_test_and_what_it_has_not_told(
