@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
+
+from pytest_cudafork.settings.arguments import can_be_bytes
 
 _LONGEST_SHOWN = 120
 _KEYS = ("filename", "timeout")
@@ -80,7 +81,9 @@ def read(line: bytes) -> RunFile | Stop:
             '"filename" with "timeout", and {"command": "stop"}'
         )
     filename, timeout = command.get("filename"), command.get("timeout")
-    if not (isinstance(filename, str) and _names_a_file(filename)):
+    if not (
+        isinstance(filename, str) and filename and "\0" not in filename and can_be_bytes(filename)
+    ):
         raise ValueError(f'{shown} names no file: write {{"filename": "test_x.py"}}')
     if timeout is not None:
         timeout = _seconds(timeout, shown)
@@ -92,11 +95,3 @@ def _seconds(timeout: object, shown: str) -> float:
     if not (is_number and 0 < timeout < math.inf):  # type: ignore[operator]
         raise ValueError(f"{shown}: the timeout is not a number of seconds above 0")
     return float(timeout)  # type: ignore[arg-type]
-
-
-def _names_a_file(filename: str) -> bool:
-    """Whether a system may have a file of this name; no bytes stand for half a surrogate pair."""
-    try:
-        return bool(filename) and b"\0" not in os.fsencode(filename)
-    except UnicodeEncodeError:
-        return False

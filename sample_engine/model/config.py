@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from sample_engine.errors import ConfigError
 
-__all__ = ["LLAMA_3_8B", "LlamaConfig", "RopeScaling"]
+__all__ = ["LLAMA_3_8B", "LlamaConfig", "RopeScaling", "is_above_zero"]
 
 _LONGEST_TEXT = (1 << 31) - 1
+
+
+def is_above_zero(value: object) -> bool:
+    """Whether a value of a configuration is a number above 0 that a float holds."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 < value <= sys.float_info.max  # type: ignore[operator]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,11 @@ It imports no torch, so that a front end can ask before it starts a core.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from sample_engine.errors import ConfigError
-from sample_engine.model.config import LLAMA_3_8B, LlamaConfig
+from sample_engine.model.config import LLAMA_3_8B, LlamaConfig, is_above_zero
 from sample_engine.model.families import family_of
 from sample_engine.model.rope_settings import read_rope
 
@@ -141,8 +140,7 @@ def _wrong_values(values: dict[str, Any]) -> list[str]:
     if not wrong:
         wrong += _too_large(values)
     eps = values.get("rms_norm_eps", 1e-6)
-    number = isinstance(eps, (int, float)) and not isinstance(eps, bool)
-    if not number or not 0 < eps <= sys.float_info.max:
+    if not is_above_zero(eps):
         wrong.append(f"rms_norm_eps={eps!r} must be a number above 0")
     tied = values.get("tie_word_embeddings", False)
     if not isinstance(tied, bool):

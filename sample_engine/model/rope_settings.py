@@ -6,11 +6,10 @@ It imports no torch.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sample_engine.model.config import RopeScaling
+from sample_engine.model.config import RopeScaling, is_above_zero
 
 __all__ = ["Rope", "read_rope"]
 
@@ -130,8 +129,7 @@ def _wrong_numbers(settings: Mapping[str, Any]) -> list[str]:
     for name, value in settings.items():
         if name in ("rope_type", "truncate") or value is None:
             continue
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 < value <= sys.float_info.max:
+        if not is_above_zero(value):
             found.append(f"{name}={value!r} must be a number above 0")
     part = settings.get("partial_rotary_factor")
     if not found and part is not None and part > 1:

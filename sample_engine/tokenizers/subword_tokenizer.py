@@ -184,9 +184,9 @@ def _add_tokens(tokenizer: Any, path: Path) -> None:
                     f"the next number of the tokenizer beside it is {found}: one of the two files "
                     "is of another model."
                 )
+    except ConfigError:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
         raise ConfigError(
             f"{str(path)!r}: its added_tokens_decoder cannot be read "
             f"({type(error).__name__}: {error})."
