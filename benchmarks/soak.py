@@ -1,17 +1,19 @@
 """Does anything pile up? Loops of isolated tests, of audits and of captures, with a look between.
 
 Each loop runs in a process of its own, which counts now and then what it and the processes that it
-keeps have: memory, descriptors, processes, and files in its temporary folder. Memory is that of all
-of them together, pages that they share counted once (``Pss``), without pages of libraries and other
-files: of those a process has less while others on the machine map them, too. It is judged by its
-slope over the last half of the loop: at most 1 % of what was there at the start for 10,000 turns,
-where it has grown by more than a few pages at all; the others must not be more at the end than in
-the first half. A session of pytest keeps a report of each of its tests: what the same session keeps
-without isolation is taken off.
+keeps have: memory, descriptors, processes, files in its temporary folder, and what of a GPU is in
+use. Memory is that of all of them together, pages that they share counted once (``Pss``), without
+pages of libraries and other files: of those a process has less while others on the machine map
+them, too. It is judged by its slope over the last half of the loop: at most 1 % of what was there
+at the start for 10,000 turns, where it has grown by more than a few pages at all; the others must
+not be more at the end than in the first half. A session of pytest keeps a report of each of its
+tests: what the same session keeps without isolation is taken off.
 
     python benchmarks/soak.py --tests 100000 --audits 50 --captures 10000 --save
+    python benchmarks/soak.py --tests 0 --audits 0 --captures 10000 --device cuda --save
 
-``--jobs`` runs several loops at once, which share nothing that is counted.
+With ``--device cuda`` the captures are CUDA's, on a GPU that nothing else may use. ``--jobs`` runs
+several loops at once, which share nothing that is counted.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _MADE = ("Pss_Anon:", "Pss_Shmem:")
 """Lines of ``smaps_rollup`` for memory that no file on a disk backs."""
 HEADER = (
     *("loop", "turns", "s", "MiB at start", "MiB at end", "% for 10,000"),
-    *("descriptors", "processes", "files", "verdict"),
+    *("descriptors", "processes", "files", "MiB on the GPU", "verdict"),
 )
 
 
@@ -56,6 +58,7 @@ class Sample:
     descriptors: int
     processes: int
     files: int
+    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,14 +91,14 @@ def complaints(loop: Loop) -> list[str]:
     middle, last = len(loop.samples) // 2, loop.samples[-1]
     grown = (slope(loop.samples) - loop.off) * (last.turns - loop.samples[middle].turns)
     found = ["memory"] if percent(loop) > MOST_PERCENT and grown > FEW_PAGES else []
-    for name in ("descriptors", "processes", "files"):
+    for name in ("descriptors", "processes", "files", "device"):
         before = max(getattr(each, name) for each in loop.samples[: middle + 1])
         found += [name] if getattr(last, name) > before else []
     return found
 
 
-def look(turns: int, folder: Path) -> Sample:
-    """Return what this process and those below it have."""
+def look(turns: int, folder: Path, device: int = 0) -> Sample:
+    """Return what this process and those below it have, and so many bytes on a GPU."""
     below = [os.getpid(), *_descendants(os.getpid())]
     return Sample(
         turns,
@@ -103,6 +106,7 @@ def look(turns: int, folder: Path) -> Sample:
         len(os.listdir("/proc/self/fd")),
         len(below),
         sum(1 for _ in folder.rglob("*")),
+        device,
     )
 
 
@@ -124,37 +128,44 @@ def _descendants(pid: int) -> list[int]:
     return [each for child in children for each in (child, *_descendants(child))]
 
 
-def _looks(turns: int, turn: Callable[[int], object]) -> None:
+def _looks(
+    turns: int, turn: Callable[[int], object], on_device: Callable[[], int] = lambda: 0
+) -> None:
     """Take turns, and write a line of JSON for each look."""
     folder = Path(tempfile.gettempdir())
     for number in range(1, turns + 1):
         turn(number)
         if number % max(1, turns // SAMPLES) == 0:
-            print(json.dumps(asdict(look(number, folder))), flush=True)
+            print(json.dumps(asdict(look(number, folder, on_device()))), flush=True)
 
 
-def audits(turns: int) -> None:
+def audits(turns: int, device: str) -> None:
     """Audit a package of the standard library, time and again."""
     from pytest_cudafork.imports.api import audit
 
     _looks(turns, lambda number: audit("json"))
 
 
-def captures(turns: int) -> None:
-    """Capture a function on the software graph and compare its replays, time and again."""
+def captures(turns: int, device: str) -> None:
+    """Capture a function and compare its replays, time and again."""
     import torch
 
     from pytest_cudafork import assert_replay_equals_eager
 
-    weight = torch.ones(16, 16)
+    weight = torch.ones(16, 16, device=device)
 
     def turn(number: int) -> None:
-        x = torch.full((4, 16), float(number % 7))
+        x = torch.full((4, 16), float(number % 7), device=device)
         assert_replay_equals_eager(
-            lambda x: torch.relu(x @ weight), (x,), vary=[lambda: x.add_(1)], backend="software"
-        )
+            lambda x: torch.relu(x @ weight), (x,), vary=[lambda: x.add_(1)],
+            backend="cuda" if device == "cuda" else "software",
+        )  # fmt: skip
 
-    _looks(turns, turn)
+    def in_use() -> int:
+        free, total = torch.cuda.mem_get_info()
+        return int(total - free)
+
+    _looks(turns, turn, in_use if device == "cuda" else lambda: 0)
 
 
 PLUGIN = """
@@ -205,10 +216,10 @@ def _samples(text: str) -> list[Sample]:
     return [Sample(**json.loads(line)) for line in text.splitlines()]
 
 
-def in_a_process(name: str, turns: int) -> list[Sample]:
+def in_a_process(name: str, turns: int, device: str) -> list[Sample]:
     """Run a loop in a process of its own; return its samples."""
     with tempfile.TemporaryDirectory() as made:
-        command = [sys.executable, __file__, "--loop", name, str(turns)]
+        command = [sys.executable, __file__, "--loop", name, str(turns), device]
         done = subprocess.run(
             command, env={**os.environ, "TMPDIR": made}, stdout=subprocess.PIPE, text=True,
             check=True,
@@ -232,7 +243,7 @@ def report(loops: Sequence[Loop]) -> tuple[str, dict[str, Any]]:
         rows.append([
             *(loop.name, f"{last.turns:,}", f"{loop.seconds:.0f}", f"{first.memory / 2**20:.1f}"),
             *(f"{last.memory / 2**20:.1f}", f"{percent(loop):.2f}", f"{last.descriptors}"),
-            *(f"{last.processes}", f"{last.files}", verdict),
+            *(f"{last.processes}", f"{last.files}", f"{last.device / 2**20:.1f}", verdict),
         ])  # fmt: skip
         named = [each.name for each in fields(Sample)]
         data[loop.name] = {
@@ -250,12 +261,16 @@ def main() -> int:
     )
     made.add_argument("--audits", type=at_least(0), default=50, help="0: none")
     made.add_argument("--captures", type=at_least(0), default=10_000, help="0: none")
+    made.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="of the captures; default cpu"
+    )
     made.add_argument("--jobs", type=at_least(1), default=1, help="loops at a time; default 1")
     made.add_argument("--save", action="store_true", help="also write a file in results/")
-    made.add_argument("--loop", nargs=2, help=argparse.SUPPRESS)
+    made.add_argument("--loop", nargs=3, help=argparse.SUPPRESS)
     options = made.parse_args()
     if options.loop:
-        {"audits": audits, "captures": captures}[options.loop[0]](int(options.loop[1]))
+        name, turns, device = options.loop
+        {"audits": audits, "captures": captures}[name](int(turns), device)
         return 0
     if not (options.tests or options.audits or options.captures):
         made.error("there is nothing to do: --tests, --audits and --captures are all 0")
@@ -268,7 +283,7 @@ def main() -> int:
             for method in methods
         }
         others = [
-            pool.submit(timed, name, functools.partial(in_a_process, name, turns))
+            pool.submit(timed, name, functools.partial(in_a_process, name, turns, options.device))
             for name in ("audits", "captures")
             if (turns := getattr(options, name))
         ]

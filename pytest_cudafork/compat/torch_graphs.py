@@ -177,6 +177,12 @@ def active_modes() -> Iterable[Any]:
     return stack
 
 
+def active_function_modes() -> Iterable[Any]:
+    """Return the modes of functions that are active in this thread, outermost first."""
+    stack: Iterable[Any] = torch.overrides._get_current_function_mode_stack()
+    return stack
+
+
 def count_modes() -> int:
     """Return how many modes are active in this thread."""
     return int(torch._C._len_torch_dispatch_stack())

@@ -189,9 +189,7 @@ class Attempt:
             nodes = with_lines(raw, progress.lines(watch.recorder.steps, size))
         addresses = {one for node in raw or () for one in (node.source, node.target)}
         lifetimes = needed_from_outside(
-            storages,
-            progress.captured,
-            lambda pointer: pointer in addresses and not self._cuda.knows(pointer),
+            storages, progress.captured, copied=addresses.__contains__, pinned=self._cuda.knows
         )
         index = {one.top: place for place, one in reversed(list(enumerate(raw or ())))}
         uses = tuple(one.use(_first_node(one, progress, index)) for one in storages)

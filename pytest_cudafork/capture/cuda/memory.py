@@ -214,18 +214,22 @@ class Lifetimes:
 def needed_from_outside(
     storages: Iterable[Tracked],
     captured: Callable[[int], bool],
-    pageable: Callable[[int], bool],
+    copied: Callable[[int], bool],
+    pinned: Callable[[int], bool],
 ) -> Lifetimes:
     """Pick what has to outlive the graph: device memory it did not make, host memory it copies.
 
-    ``pageable`` tells of a host address whether a copy node of the graph uses it unprotected.
+    ``copied`` tells of a host address whether a copy node of the graph uses it, ``pinned`` whether
+    it is the driver's. Pinned memory that is made within a capture belongs to the graph, as torch
+    2.11 has it; what was pinned before is given to the next tensor that asks for it.
     """
     needed = []
     for tracked in storages:
         if not any(map(captured, tracked.steps)):
             continue
         if tracked.device == "cpu":
-            if pageable(tracked.pointer):
+            of_graph = tracked.owned and pinned(tracked.pointer)
+            if copied(tracked.pointer) and not of_graph:
                 needed.append(tracked)
         elif tracked.standard and not tracked.owned:
             needed.append(tracked)

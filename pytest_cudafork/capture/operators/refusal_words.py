@@ -56,6 +56,15 @@ _WAIT = (
     "this with 'operation not permitted when stream is capturing'",
     "wait before the capture, or after the replay",
 )
+_AWAITED_TODO = (
+    "give it non_blocking=True, and keep the pinned tensor as long as the graph: each replay "
+    "copies anew"
+)
+_BUFFER_WHY = (
+    "the pinned tensor does not lie in memory in one piece, or has another shape: torch copies "
+    "through pageable memory then, which CUDA refuses while a stream is capturing"
+)
+_BUFFER_TODO = "copy from or to a contiguous pinned tensor of the same shape"
 _STREAM = (
     "it records the operators on CPU tensors in the order of the calls; what forks and joins "
     "streams needs a GPU. (A CUDA graph takes streams that are joined, and refuses synchronize() "
@@ -118,6 +127,14 @@ class Refusals:
         """Refuse to bring data from the host."""
         todo = OPTIMIZER_TODO if runs_in(_OPTIMIZERS) else COPY_TODO
         self.refuse(f"{call} at {{where}} makes a tensor from host data", COPY_WHY, todo)
+
+    def awaited_copy(self, call: str) -> NoReturn:
+        """Refuse to wait for a copy between the device and pinned memory."""
+        self.refuse(f"{call} at {{where}} waits for its copy to end", _WAIT[0], _AWAITED_TODO)
+
+    def buffered_copy(self, call: str) -> NoReturn:
+        """Refuse to copy by way of memory that is not pinned."""
+        self.refuse(f"{call} at {{where}} needs a buffer on the host", _BUFFER_WHY, _BUFFER_TODO)
 
     def wait(self, call: str) -> NoReturn:
         """Refuse to wait for the device."""

@@ -6,7 +6,8 @@ because it needs a value on the host, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +20,7 @@ from pytest_cudafork.capture.operators.collectives import finished
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, tensors_in
+from pytest_cudafork.capture.software.host_calls import OnHost
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.mode import (
     Recorder,
@@ -64,6 +66,8 @@ class CaptureMode(RecordingMode):
         self.refusals = refusals
         self.open_capture: Any = None  # what ends it, while it is in force
         self.others_may_work = False  # other threads, as a capture "thread_local" of CUDA lets them
+        self.on_host: OnHost | None = None  # where tensors lie, if that is known
+        self._host_works = False
         self._by_kind: dict[Kind, Callable[..., Any]] = {
             Kind.EMPTY: self._empty,
             Kind.LIFT: self._lift,
@@ -71,6 +75,21 @@ class CaptureMode(RecordingMode):
             Kind.SYNC: self._sync,
             Kind.RESIZE: self._resize,
         }
+
+    @contextlib.contextmanager
+    def work_of_host(self) -> Iterator[None]:
+        """For the length of a ``with`` operators are the host's: they run now and never again."""
+        before, self._host_works = self._host_works, True
+        try:
+            yield
+        finally:
+            self._host_works = before
+
+    def lies_on_host(self, tensor: Tensor) -> bool | None:
+        """Return whether a tensor lies on the host; None: that is not known."""
+        if self._host_works:
+            return True
+        return None if self.on_host is None else self.on_host(tensor)
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Refuse."""
@@ -85,6 +104,8 @@ class CaptureMode(RecordingMode):
 
     def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Record an operator."""
+        if self._host_works:
+            return self._on_host_alone(op, traits, args, kwargs)
         if has_fake_tensors():
             return op(*args, **kwargs)
         if is_traced():
@@ -361,6 +382,16 @@ class CaptureMode(RecordingMode):
         result = op(*args, **kwargs)
         map_tensors(self.note_host, result)
         return result
+
+    def _on_host_alone(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded in op.tags:
+            self.refusals.refuse(
+                f"{traits.name} at {{where}} draws numbers on the host within a capture",
+                "the software graph has one generator for host and device",
+                "draw before the capture, or test it with the backend 'cuda'",
+                check="not-judged",
+            )
+        return op(*args, **kwargs)
 
     def _leave_host(self, tensor: Tensor) -> None:
         """A host number is written by recorded work: from here on it lies on the device."""

@@ -16,12 +16,14 @@ DIFFERENCES = """\
 Where streams are stand-ins it is known which were forked from the captured one and whether all \
 are joined at its end; work on others, and waiting for events of before the capture, is not \
 judged. Elsewhere only the current stream may be asked for.
-- Device and host: every tensor counts as one on the device. A number from torch.tensor(2.0) or a \
-Python number is passed by value; a 0-dim tensor from outside is read at each replay, unless \
+- Device and host: every tensor counts as one on the device, but under a present face, where it \
+is known of most whether they lie on the host: with those the host works at once, and copies are \
+taken or refused as by CUDA. A number from torch.tensor(2.0) or a Python number is passed by \
+value; a 0-dim tensor from outside is read at each replay, unless \
 SoftwareBackend(host_scalars=[...]) names it, it was gone by the end of the capture, or stands \
-beside tensors on "cuda" of a present face and was made on the host. A tensor \
-made from a list within the capture is refused even where only the host would use it. to("cpu") is \
-refused where the line of code says "cpu"; a device in a variable is the device of the test.
+beside tensors on "cuda" of a present face and was made on the host. Without such a face, a \
+tensor made from a list within the capture is refused even where only the host would use it, and \
+to("cpu") where the line of code says "cpu"; a device in a variable is the device of the test.
 - Memory: blocks return to the pool as CUDA's do and later captures on the pool get them, but they \
 are not split, so other tensors may share memory than on a GPU. Freed memory from outside is an \
 error here; a GPU reads what lies there. Memory that nothing wrote holds NaN, True or huge \

@@ -12,7 +12,7 @@ import linecache
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -54,13 +54,19 @@ _BRINGS = ("from_numpy", "frombuffer")
 _SEEDS = ("manual_seed", "seed", "set_rng_state")
 _CPU = re.compile(r"""["']cpu\b""")
 
+OnHost = Callable[[Tensor], "bool | None"]
+"""Says whether a tensor lies on the host, where others lie on the device; None: not known."""
+
 
 class HostCalls:
     """Refuses them in the thread that captures; other threads are not affected."""
 
-    def __init__(self, refusals: Refusals, memories: Memories) -> None:
+    def __init__(
+        self, refusals: Refusals, memories: Memories, on_host: OnHost | None = None
+    ) -> None:
         self._refusals = refusals
         self._memories = memories
+        self._on_host = on_host
         self._owner = threading.get_ident()
 
     @contextlib.contextmanager
@@ -97,7 +103,10 @@ class HostCalls:
         if type(tensor) not in (Tensor, torch.nn.Parameter):
             return True  # a subclass says itself what it does
         memory = self._memories.get(tensor)
-        return memory is not None and memory.host
+        return (memory is not None and memory.host) or self._lies_on_host(tensor) is True
+
+    def _lies_on_host(self, tensor: Tensor) -> bool | None:
+        return None if self._on_host is None else self._on_host(tensor)
 
     def _reading(self, name: str, call: str) -> Any:
         original = getattr(Tensor, name)
@@ -106,6 +115,8 @@ class HostCalls:
         def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if self._elsewhere() or self._known_to_host(tensor):
                 return original(tensor, *args, **kwargs)
+            if name == "cpu" and self._lies_on_host(tensor) is False:
+                return original(tensor, *args, **kwargs)  # what knows that judges the copy
             return self._refusals.sync(f"{call} of {describe(tensor)}")
 
         return read
@@ -115,8 +126,8 @@ class HostCalls:
 
         @functools.wraps(original)
         def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self._elsewhere():
-                return original(tensor, *args, **kwargs)
+            if self._elsewhere() or self._lies_on_host(tensor) is not None:
+                return original(tensor, *args, **kwargs)  # what knows where it lies judges the copy
             if not self._asks_for_cpu(args, kwargs):
                 asked = _device_in(args, kwargs) is not None or self._on_device(args, kwargs)
                 if asked and self._is_of_host(tensor):
@@ -133,7 +144,8 @@ class HostCalls:
 
         @functools.wraps(original)
         def type_as(tensor: Tensor, other: Tensor) -> Any:
-            if not self._elsewhere() and self._is_of_host(tensor) and self._on_device((other,), {}):
+            of_host = self._is_of_host(tensor) or self._lies_on_host(tensor) is True
+            if not self._elsewhere() and of_host and self._on_device((other,), {}):
                 self._refusals.host_data("type_as(tensor) of a number of the host")
             return original(tensor, other)
 
@@ -179,7 +191,7 @@ class HostCalls:
 
         @functools.wraps(original)
         def bring(*args: Any, **kwargs: Any) -> Any:
-            if self._elsewhere():
+            if self._elsewhere() or self._on_host is not None:
                 return original(*args, **kwargs)
             return self._refusals.host_data(f"torch.{name}")
 
@@ -190,7 +202,7 @@ class HostCalls:
 
         @functools.wraps(original)
         def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._elsewhere() and _brings(data, kwargs):
+            if not self._elsewhere() and self._brings(data, kwargs):
                 caller = sys._getframe(1).f_globals.get("__name__", "")
                 if isinstance(data, (int, float)) and caller.startswith(_HIGHER_ORDER):
                     # Compiled, which is how they are used, they have no such constants.
@@ -207,7 +219,8 @@ class HostCalls:
 
         @functools.wraps(original)
         def new_tensor(tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._elsewhere() and not isinstance(data, Tensor):
+            here = self._elsewhere() or self._lies_on_host(tensor) is True
+            if not here and not isinstance(data, Tensor):
                 self._refusals.host_data("new_tensor")
             return original(tensor, data, *args, **kwargs)
 
@@ -218,11 +231,25 @@ class HostCalls:
 
         @functools.wraps(original)
         def as_tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._elsewhere() and _brings(data, kwargs):
+            if not self._elsewhere() and self._brings(data, kwargs):
                 self._refusals.host_data(f"torch.{name}")
             return original(data, *args, **kwargs)
 
         return as_tensor
+
+    def _brings(self, data: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether data of the host is to lie on the device.
+
+        One number without a device stays on the host, and is passed by value where it is used; so
+        does all data where it is known where tensors lie. In a ``with torch.device(...)`` every
+        tensor has a device.
+        """
+        if isinstance(data, Tensor):
+            return False
+        if self._on_host is not None and _asks_for_host(kwargs):
+            return False
+        many = hasattr(data, "__len__") or bool(getattr(data, "shape", ()))
+        return (many and self._on_host is None) or not _stays_on_host(kwargs)
 
     def _seeding(self, module: Any, name: str) -> Any:
         original = getattr(module, name)
@@ -281,16 +308,9 @@ def _device_in(args: Any, kwargs: dict[str, Any]) -> Any:
     return device if isinstance(device, (str, torch.device)) else None
 
 
-def _brings(data: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether data of the host is to lie on the device.
-
-    One number without a device stays on the host, and is passed by value where it is used. In a
-    ``with torch.device(...)`` every tensor has a device.
-    """
-    if isinstance(data, Tensor):
-        return False
-    many = hasattr(data, "__len__") or bool(getattr(data, "shape", ()))
-    return many or not _stays_on_host(kwargs)
+def _asks_for_host(kwargs: dict[str, Any]) -> bool:
+    device = kwargs.get("device")
+    return device is not None and torch.device(device).type == "cpu"
 
 
 def _stays_on_host(kwargs: dict[str, Any]) -> bool:

@@ -28,7 +28,8 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
     _refuse_a_second()
     generator = torch.default_generator
     before = generator.get_state()
-    host = HostCalls(refusals, mode.recorder.memories)
+    on_host = None if mode.on_host is None else mode.lies_on_host
+    host = HostCalls(refusals, mode.recorder.memories, on_host)
     with contextlib.ExitStack() as undo:
         undo.enter_context(no_collections())
         undo.enter_context(not_compiled())

@@ -2,10 +2,11 @@
 
 Which memory does is noted by storage, so views, parameters and what operators make of such tensors
 lie there, too. The plugin's own code is told the truth. Operators on tensors of both kinds are not
-refused, as a GPU would; a capture refuses copies between them, but from pinned memory. Not covered:
-tensors that no call of the Python API of torch makes (gradients, operators called through
-``torch.ops``) say "cpu"; ``torch.load`` to a GPU, generators on one and threads that ran before are
-refused by the present face.
+refused, as a GPU would. Within a capture the host works at once with what lies on the host for
+sure, and copies between the two are taken and refused as CUDA does. Not covered: tensors that no
+call of the Python API of torch makes (``torch.Tensor([1.0])``, gradients in hooks) say "cpu", and a
+capture takes them for tensors of the device; ``torch.load`` to a GPU, generators on one and threads
+that ran before are refused by the present face.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pytest_cudafork.compat.torch_graphs import (
     COMPILER,
     GROUPING,
     OPTIMIZER_CHECKS,
+    active_function_modes,
     default_device,
     identity_of,
     makes_tensors,
@@ -45,6 +47,8 @@ __all__ = ["CudaTensors"]
 
 __tracebackhide__ = of_refusals
 
+_INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
+_FROM_HOST = ("from_numpy", "frombuffer")
 _ENOUGH = 4096  # storages noted between two looks for those that are gone
 
 
@@ -55,7 +59,7 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         super().__init__()
         self._noted: dict[int, tuple[Any, int]] = {}  # storage: weak reference, index of the GPU
         self._locked: dict[int, Any] = {}  # storages of pinned memory: weak reference
-        self._numbers: dict[int, Any] = {}  # storages of single numbers of the host, likewise
+        self._hosts: dict[int, Any] = {}  # storages that lie on the host for sure, likewise
         self._limit = _ENOUGH
         self._plain_to, self._plain_copy = Tensor.to, Tensor.copy_
         self._asked: dict[Any, Callable[[Tensor], Any]] = {
@@ -90,6 +94,8 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             undo.set(*BOOTSTRAP, begin)
             undo.set(*GROUPING, self._by_place(getattr(*GROUPING)))
             undo.set(torch.cuda, PLACE, self.index_of)
+            for name in _FROM_HOST:
+                undo.set(torch, name, self._from_host(getattr(torch, name)))
             for name in OPTIMIZER_CHECKS:
                 if hasattr(Optimizer, name):
                     undo.set(Optimizer, name, self._unless_here(getattr(Optimizer, name)))
@@ -119,18 +125,23 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             asked = default_device()
         args = tuple(torch.device("cpu") if _on_cuda(each) else each for each in args)
         index = self._index_among(args, kwargs)
+        of_host = index is None and self._are_of_host([args, kwargs])
         if asked is not None:
             device = torch.device(asked)
             index = (device.index or 0) if device.type == "cuda" else None
+            of_host = of_host and device.type == "cpu"
             kwargs["device"] = torch.device("cpu") if device.type == "cuda" else device
-        elif index is not None and self._numbers:
+        elif index is not None and self._hosts:
+            if func in _INDEXING:
+                self._refuse_index(args[1])
             self._pass_by_value([args, kwargs])
         pinned = kwargs.pop("pin_memory", False)
-        result = func(*args, **kwargs)
-        if index is not None:
-            self._note(result, index)
-        elif next(_tensors([args, kwargs]), None) is None:
-            self._note_number(result)
+        if of_host:
+            result = self._on_host(func, *args, **kwargs)
+        else:
+            result = func(*args, **kwargs)
+            if index is not None:
+                self._note(result, index)
         return self._pinned(result) if pinned else result
 
     def index_of(self, tensor: Tensor) -> int | None:
@@ -138,6 +149,13 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         storage = _storage(tensor)
         found = None if storage is None else self._noted.get(identity_of(storage))
         return None if found is None else found[1]
+
+    def lies_on_host(self, tensor: Tensor) -> bool | None:
+        """Return whether a tensor lies on the host; None: that is not known."""
+        if self.index_of(tensor) is not None:
+            return False
+        known = self._is_in(self._hosts, tensor) or self._is_pinned(tensor)
+        return True if known else None
 
     def _device(self, tensor: Tensor) -> torch.device:
         index = self.index_of(tensor)
@@ -152,7 +170,8 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
     ) -> Tensor:
         if isinstance(device, int):
             device = torch.device("cuda", device)
-        return self._to(tensor, torch.device("cuda" if device is None else device), **kwargs)
+        place = torch.device("cuda" if device is None else device)
+        return self._to(tensor, place, non_blocking=non_blocking, **kwargs)
 
     def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Copy from one place to another, as a GPU would; else what ``to`` does."""
@@ -169,41 +188,90 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
                 after = None
             args, kwargs = ((device, *args[1:]), kwargs) if args else ((), {**kwargs, name: device})
         if before != after:
-            self._check_move(tensor, before, after, "to(device)")
             kwargs["copy"] = True
-        result: Tensor = self._plain_to(tensor, *args, **kwargs)
+        result: Tensor
+        if (before is None) is not (after is None):
+            waits = not kwargs.get("non_blocking", any(each is True for each in args[1:]))
+            types = (each for each in args[1:] if isinstance(each, torch.dtype))
+            dtype = kwargs.get("dtype", next(types, None))
+            copied = torch.empty_like(tensor, dtype=dtype, device="meta")
+            self._check_move("to(device)", tensor, copied, to_host=after is None, waits=waits)
+            result = self._plain_to(tensor, *args, **kwargs)
+            if after is None:
+                self._note_hosts(result if waits else self._pinned(result))
+        elif before is None and self.lies_on_host(tensor):
+            result = self._on_host(self._plain_to, tensor, *args, **kwargs)
+        else:
+            result = self._plain_to(tensor, *args, **kwargs)
         if after is not None:
             self._note(result, after)
-        else:
-            self._note_number(result)
         return result
 
     def _copy(self, tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
         if isinstance(source, Tensor):
             before, after = self.index_of(source), self.index_of(tensor)
-            waits = not (args[0] if args else kwargs.get("non_blocking", False))
-            if before is None or waits or current_capture() is None or not self._is_pinned(tensor):
-                self._check_move(source, before, after, "copy_")
+            if (before is None) is not (after is None):
+                waits = not (args[0] if args else kwargs.get("non_blocking", False))
+                self._check_move("copy_", source, tensor, to_host=after is None, waits=waits)
+            elif before is None and self._are_of_host([tensor, source]):
+                return self._on_host(self._plain_copy, tensor, source, *args, **kwargs)
         return self._plain_copy(tensor, source, *args, **kwargs)
 
-    def _check_move(self, tensor: Tensor, before: int | None, after: int | None, call: str) -> None:
-        """Refuse a copy between host and device within a capture, but from pinned memory."""
+    def _check_move(
+        self, call: str, source: Tensor, copied: Tensor, *, to_host: bool, waits: bool
+    ) -> None:
+        """Refuse, within a capture, copies between host and device that CUDA refuses.
+
+        It takes those from or to pinned memory in one piece that nobody waits for. ``copied`` is
+        what is written, or a meta tensor of its kind where that is made by the call, pinned where
+        nobody waits for it.
+        """
         mode = current_capture()
-        if (before is None) is (after is None):
-            return
         if mode is None:
             watch = watch_in_force()
-            if before is not None and watch is not None:
-                watch.host_copies(tensor)
+            if to_host and watch is not None:
+                watch.host_copies(source)
             return
-        if before is not None:
+        if not source.numel():
+            return
+        host = copied if to_host else source
+        pinned = not waits if host.is_meta else self._is_pinned(host)
+        if pinned and waits:
+            mode.refusals.awaited_copy(call)
+        if pinned and not _in_one_piece(source, copied, to_host=to_host):
+            mode.refusals.buffered_copy(call)
+        if not pinned and to_host:
             mode.refusals.sync(f"{call} of a tensor on the device to the host")
-        if not self._is_pinned(tensor):
+        if not pinned:
             mode.refusals.host_data(f"{call} of a tensor on the host")
+
+    def _on_host(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Let the host work: a capture has no part in it."""
+        mode = current_capture()
+        with contextlib.nullcontext() if mode is None else mode.work_of_host():
+            result = function(*args, **kwargs)
+        self._note_hosts(result)
+        return result
+
+    def _are_of_host(self, tree: Any) -> bool:
+        """Whether all tensors lie on the host for sure; there may be none."""
+        return all(self.lies_on_host(each) for each in _tensors(tree))
+
+    def _from_host(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Return a function that makes tensors of memory of the host, past the mode."""
+
+        @functools.wraps(original)
+        def make(*args: Any, **kwargs: Any) -> Tensor:
+            made: Tensor = self._on_host(original, *args, **kwargs)
+            return made
+
+        return make
 
     def _pin(self, tensor: Tensor) -> Tensor:
         """Return what is pinned: a copy, as torch's does, unless the tensor is."""
-        return tensor if self._is_pinned(tensor) else self._pinned(tensor.clone())
+        if self._is_pinned(tensor):
+            return tensor
+        return self._pinned(self._on_host(tensor.clone))
 
     def _is_pinned(self, tensor: Tensor) -> bool:
         return self._is_in(self._locked, tensor)
@@ -215,9 +283,11 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         return found is not None and not found.expired()
 
     def _pinned(self, tensor: Tensor) -> Tensor:
-        storage = _storage(tensor)
+        storage, mode = _storage(tensor), current_capture()
         if storage is not None:
             self._locked[identity_of(storage)] = StorageWeakRef(storage)
+            if mode is not None:  # what is pinned within a capture belongs to the graph
+                mode.recorder.memories.of(tensor).keep = storage
         return tensor
 
     def _index_among(self, args: Any, kwargs: dict[str, Any]) -> int | None:
@@ -226,26 +296,37 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         found = (self.index_of(each) for each in _tensors([args, kwargs]))
         return next((index for index in found if index is not None), None)
 
-    def _note_number(self, result: Any) -> None:
-        """Note a single number that was made on the host for sure.
+    def _note_hosts(self, result: Any) -> None:
+        """Note what lies on the host for sure.
 
-        What follows from other tensors may follow from gradients, which say that they lie there.
+        What follows from tensors of which that is not known may follow from gradients, which say
+        that they lie there.
         """
-        if isinstance(result, Tensor) and not result.dim():
-            storage = _storage(result)
-            if storage is not None:
-                self._numbers[identity_of(storage)] = StorageWeakRef(storage)
-                self._clear()
+        for tensor in _tensors(result):
+            storage = _storage(tensor)
+            if storage is not None and identity_of(storage) not in self._noted:
+                self._hosts[identity_of(storage)] = StorageWeakRef(storage)
+        self._clear()
 
     def _pass_by_value(self, tree: Any) -> None:
         """Let a capture take single numbers of the host beside tensors of a GPU as they are now."""
         for tensor in _tensors(tree):
-            if not tensor.dim() and self._is_in(self._numbers, tensor):
+            if not tensor.dim() and self._is_in(self._hosts, tensor):
                 mode = current_capture()
                 if mode is None:
                     return
                 if not mode.recorder.memories.of(tensor).owned:
                     mode.note_host(tensor)
+
+    def _refuse_index(self, index: Any) -> None:
+        """Refuse places that lie on the host; a capture refuses masks by itself."""
+        mode = current_capture()
+        if mode is None:
+            return
+        for each in _tensors(index):
+            places = each.dim() and each.dtype not in (torch.bool, torch.uint8)
+            if places and self.lies_on_host(each):
+                mode.refusals.host_data("an index that lies on the host")
 
     def _by_place(self, group: Callable[..., Any]) -> Callable[..., Any]:
         """Return torch's way to group lists of tensors by place, which knows of GPUs."""
@@ -286,13 +367,33 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
 
     def _clear(self) -> None:
         """Forget storages that are gone, once there may be many."""
-        if len(self._noted) + len(self._numbers) <= self._limit:
+        if len(self._noted) + len(self._hosts) <= self._limit:
             return
         noted = list(self._noted.items())  # other threads may add
         self._noted = {key: each for key, each in noted if not each[0].expired()}
         self._locked = _alive(self._locked)
-        self._numbers = _alive(self._numbers)
-        self._limit = 2 * (len(self._noted) + len(self._numbers)) + _ENOUGH
+        self._hosts = _alive(self._hosts)
+        self._limit = 2 * (len(self._noted) + len(self._hosts)) + _ENOUGH
+
+
+def known_places() -> Callable[[Tensor], bool | None] | None:
+    """Return what says where tensors lie in this thread; None: all lie on the device."""
+    modes = (mode for mode in active_function_modes() if isinstance(mode, CudaTensors))
+    return next((mode.lies_on_host for mode in modes), None)
+
+
+def _in_one_piece(source: Tensor, copied: Tensor, *, to_host: bool) -> bool:
+    """Whether torch copies from one to the other without a buffer on the host.
+
+    It does where all that is copied lies on the host in one block, or in both at the same places.
+    """
+    if (source.dtype, source.shape, source.stride()) == (
+        copied.dtype,
+        copied.shape,
+        copied.stride(),
+    ):
+        return bool(torch.empty_like(source, device="meta").stride() == source.stride())
+    return copied.is_contiguous() if to_host else source.expand(copied.shape).is_contiguous()
 
 
 def _plain(function: Any) -> Any:

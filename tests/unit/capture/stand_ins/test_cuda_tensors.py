@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+numpy = pytest.importorskip("numpy")
 
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
-from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError  # noqa: E402
 from pytest_cudafork.observe.torch.rows import PLACE  # noqa: E402
+from tests.support.host_copies import COPIES, REFUSED, UNLIKE_CUDA, answer  # noqa: E402
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -101,15 +103,68 @@ def test_a_capture_refuses_copies_between_host_and_device(copies: Any, words: st
 
 
 @pytest.mark.usefixtures("mode")
-def test_a_capture_takes_copies_of_pinned_memory() -> None:
-    there, made = torch.zeros(2, device="cuda"), CUDAGraph()
-    pinned, too = torch.ones(2, pin_memory=True), torch.ones(2).pin_memory()
+@pytest.mark.parametrize("name", COPIES)
+def test_a_capture_takes_what_cuda_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    expected = REFUSED if name in UNLIKE_CUDA else COPIES[name].answer
+    assert answer(COPIES[name].call, graph, CUDAGraph()) == expected
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize(
+    ("copies", "words"),
+    [
+        (lambda there, pinned: there.copy_(pinned), "waits for its copy to end"),
+        (lambda there, pinned: pinned.cuda(), "waits for its copy to end"),
+        (lambda there, pinned: pinned.copy_(there), "waits for its copy to end"),
+        (lambda there, pinned: there.copy_(pinned[:1], non_blocking=True), "needs a buffer"),
+        (lambda there, pinned: pinned[::2].copy_(there[:2], True), "needs a buffer"),
+        (lambda there, pinned: there[torch.tensor([1])], "an index that lies on the host"),
+    ],
+)
+def test_a_refused_copy_says_what_is_missing(copies: Any, words: str) -> None:
+    there, pinned = torch.zeros(4, device="cuda"), torch.zeros(4, pin_memory=True)
+    with pytest.raises(CaptureFailedError, match=words), graph(CUDAGraph()):
+        copies(there, pinned)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_the_host_works_once_and_knows_its_numbers_within_a_capture() -> None:
+    lengths, there, made = torch.tensor([3, 1]), torch.zeros(4, device="cuda"), CUDAGraph()
+    array = numpy.ones(3)
     with graph(made):
-        there.copy_(pinned, non_blocking=True)
-        moved = too.to("cuda")
+        lengths.add_(1)
+        longest = lengths.max().item()
+        there[:longest].add_(1)
+        told = f"{lengths}", lengths.tolist(), lengths.numpy().sum(), torch.from_numpy(array).sum()
+        again = torch.tensor([1, 2]).cpu().to(torch.float64) + torch.as_tensor([1, 2])
     made.replay()
-    assert there.tolist() == moved.tolist() == [1, 1]
-    assert moved.is_cuda
+    made.replay()
+    assert (longest, there.tolist(), lengths.tolist()) == (4, [2.0] * 4, [4, 2])
+    assert told == ("tensor([4, 2])", [4, 2], 6, 3)
+    assert again.tolist() == [2, 4]
+
+
+@pytest.mark.usefixtures("mode")
+def test_numbers_that_the_host_draws_within_a_capture_are_not_judged() -> None:
+    with (
+        pytest.raises(GraphNotJudgedError, match=r"draws numbers\s+on the host"),
+        graph(CUDAGraph()),
+    ):
+        torch.rand(2)
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_tensor_whose_place_is_not_known_is_refused_as_one_of_the_device() -> None:
+    unknown = torch.Tensor([1.0, 1.0])
+    reading: list[Any] = [
+        lambda: unknown.tolist(),  # looked up within the capture
+        lambda: unknown.cpu(),
+        lambda: unknown.to("cpu"),
+    ]
+    for reads in reading:
+        with pytest.raises(CaptureFailedError, match=r"reads\s+a\s+value"), graph(CUDAGraph()):
+            reads()
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
@@ -130,14 +185,13 @@ def test_functional_transforms_leave_tensors_where_they_lie() -> None:
 @pytest.mark.usefixtures("mode")
 def test_a_capture_takes_a_copy_to_pinned_memory_that_nobody_waits_for() -> None:
     there, made = torch.ones(2, device="cuda"), CUDAGraph()
-    answer, plain = torch.zeros(2, pin_memory=True), torch.zeros(2)
+    pinned, plain = torch.zeros(2, pin_memory=True), torch.zeros(2)
     with graph(made):
-        answer.copy_(there * 3, non_blocking=True)
-    assert answer.tolist() == [0, 0]
+        pinned.copy_(there * 3, non_blocking=True)
+    assert pinned.tolist() == [0, 0]
     made.replay()
-    assert answer.tolist() == [3, 3]
+    assert pinned.tolist() == [3, 3]
     refused: list[Any] = [
-        lambda: answer.copy_(there),
         lambda: plain.copy_(there, non_blocking=True),
         lambda: plain.copy_(there, True),
     ]
@@ -174,10 +228,10 @@ def test_a_capture_takes_a_number_of_the_host_by_value_and_one_on_a_gpu_as_memor
 
 
 @pytest.mark.usefixtures("mode")
-def test_a_number_beside_tensors_of_the_cpu_alone_is_read_at_each_replay() -> None:
-    made, value = CUDAGraph(), torch.tensor(2.0)
+def test_a_number_beside_tensors_of_which_the_place_is_not_known_is_read_at_each_replay() -> None:
+    made, value, unknown = CUDAGraph(), torch.tensor(2.0), torch.Tensor([1.0, 1.0])
     with graph(made):
-        product = torch.ones(2) * value
+        product = unknown * value
     value.fill_(3)
     made.replay()
     assert product.tolist() == [3, 3]
@@ -238,7 +292,7 @@ def test_memory_that_is_gone_is_forgotten(mode: CudaTensors) -> None:
     assert len(mode._noted) <= 2 * 4096
     for _ in range(3 * 4096):
         torch.tensor(1.0)
-    assert len(mode._numbers) <= 2 * 4096
+    assert len(mode._hosts) <= 2 * 4096
 
 
 def test_nothing_is_told_otherwise_afterwards() -> None:
