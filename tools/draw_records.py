@@ -28,6 +28,7 @@ METHODS = {
     "present": "this plugin, a GPU simulated",
 }
 _WIDTH, _ROW, _LABEL, _TOP = 900, 26, 440, 54
+_SOAK_ROWS = 8
 _INK, _FAINT, _FULL, _HALF = "#24292f", "#d0d7de", "#1a7f37", "#9bd3ae"
 
 
@@ -87,6 +88,27 @@ def of_catches(record: Record) -> str:
     return _picture(title, record.name, parts, len(METHODS))
 
 
+def of_soak(record: Record) -> str:
+    """Return the picture of loops: a line each of the memory it has, from its begin to its end."""
+    loops = {name: each["samples"] for name, each in record.data["loops"].items()}
+    most = max(memory for samples in loops.values() for _, memory, *_ in samples)
+    left, right, bottom = 70, _WIDTH - 270, _TOP + _ROW * _SOAK_ROWS
+    parts = [_line(left, bottom, right, bottom, _FAINT)]
+    parts += [_text(left - 8, bottom + 4, "0", "end"), _text(left - 8, _TOP + 4, "MiB", "end")]
+    for name, samples in loops.items():
+        turns = samples[-1][0]
+        points = [
+            (left + (right - left) * turn / turns, bottom - (bottom - _TOP) * memory / most)
+            for turn, memory, *_ in samples
+        ]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        parts.append(f'<path d="M{path}" stroke="{_FULL}" fill="none"/>')
+        told = f"{name}: {turns:,} turns, {samples[-1][1] / 2**20:.0f} MiB"
+        parts.append(_text(right + 8, points[-1][1] + 4, told, "start"))
+    title = "Memory of a loop and of the processes that it keeps, from its begin to its end"
+    return _picture(title, record.name, parts, _SOAK_ROWS)
+
+
 def _picture(title: str, source: str, parts: Sequence[str], rows: int) -> str:
     height = _TOP + _ROW * rows + 34
     return "\n".join(
@@ -124,6 +146,8 @@ def pictures() -> dict[Path, str]:
         drawn[IMAGES / "costs.svg"] = of_costs(record)
     if record := newest("catch_rate_cpu_*.md"):
         drawn[IMAGES / "catch_rate.svg"] = of_catches(record)
+    if record := newest("soak_cpu_*.md"):
+        drawn[IMAGES / "soak.svg"] = of_soak(record)
     return drawn
 
 

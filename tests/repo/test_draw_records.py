@@ -48,6 +48,23 @@ def test_what_each_method_tells_is_in_the_picture() -> None:
     assert picture.count("2 of 4, line 1, false 0") == len(totals)
 
 
+def test_each_loop_has_a_line_from_its_first_look_to_its_last() -> None:
+    loops = {
+        "long": {"samples": [[10, 2**21, 5, 1, 0], [20, 2**22, 5, 1, 0]]},
+        "short": {"samples": [[1, 2**21, 5, 1, 0], [2, 2**21, 5, 1, 0], [4, 2**21, 5, 1, 0]]},
+    }
+    picture = draw_records.of_soak(Record("soak_cpu_x.md", {"loops": loops}))
+    root = ElementTree.fromstring(picture)
+    svg = "{http://www.w3.org/2000/svg}"
+    paths = [path.get("d", "")[1:].split("L") for path in root.iter(f"{svg}path")]
+    _, long, short = [[tuple(map(float, each.split())) for each in path] for path in paths]
+    assert [len(long), len(short)] == [2, 3]
+    assert long[-1][0] == short[-1][0]  # each ends at the right
+    assert {y for _, y in short} == {long[0][1]}  # as much memory
+    texts = [text.text for text in root.iter(f"{svg}text")]
+    assert "long: 20 turns, 4 MiB" in texts
+
+
 def test_the_newest_record_is_the_one_with_the_latest_date(tmp_path: Path) -> None:
     for day in ("2026-01-02", "2026-01-10", "2025-12-31"):
         text = f"# Title\n\n```json\n{json.dumps({'date': day})}\n```\n"
