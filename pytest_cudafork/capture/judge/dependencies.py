@@ -8,7 +8,14 @@ from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.values import Computed, Operation, Read, Write
 
-__all__ = ["CannotTellError", "Dependency", "HistoryError", "dependencies", "is_settled"]
+__all__ = [
+    "CannotTellError",
+    "Dependency",
+    "HistoryError",
+    "changed_since",
+    "dependencies",
+    "is_settled",
+]
 
 
 class CannotTellError(Exception):
@@ -39,6 +46,17 @@ def dependencies(write: Write) -> tuple[list[Dependency], str]:
 
     """
     return _dependencies(write, {})
+
+
+def changed_since(read: Read) -> list[Memory]:
+    """Return the memory that a value read by the host depends on and that was written since."""
+    walk = _Walk({})
+    try:
+        for operation, recorded in walk.memory(read, recorded=True):
+            walk.operation(operation, recorded=recorded)
+    except HistoryError:
+        return []
+    return [each.memory for each in walk.found if each.has_changed]
 
 
 def is_settled(memory: Memory, write: Write) -> bool:
@@ -97,17 +115,21 @@ class _Walk:
     def _read(
         self, operation: Operation, read: Read, recorded: bool
     ) -> list[tuple[Operation, bool]]:
+        if not read.written:
+            return self.memory(read, recorded=recorded)
+        if operation.overwrites:
+            return []
         alive = read.memory.refer() is not None
-        if read.written:
-            if operation.overwrites:
-                return []
-            unknown = Computed.UNKNOWN
-            return [
-                (write.operation, recorded)
-                for write in read.writes
-                if write.operation.computed is not unknown or not alive
-            ]
-        if not alive:
+        unknown = Computed.UNKNOWN
+        return [
+            (write.operation, recorded)
+            for write in read.writes
+            if write.operation.computed is not unknown or not alive
+        ]
+
+    def memory(self, read: Read, *, recorded: bool) -> list[tuple[Operation, bool]]:
+        """Note what was read and not written; return how it came about, to be walked on."""
+        if read.memory.refer() is None:
             if not read.writes:
                 self.gone = self.gone or "an input is gone"
             return [(write.operation, recorded) for write in read.writes]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.judge.again import Again
-from pytest_cudafork.capture.judge.dependencies import CannotTellError
+from pytest_cudafork.capture.judge.dependencies import CannotTellError, changed_since
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.numbers import VIEWS, Call
@@ -88,12 +88,16 @@ def _scheduled(step: OptimizerStep) -> list[GraphFinding]:
 
 
 def _frozen(one: HostNumber, new: Any) -> GraphFinding:
+    changed = changed_since(one.read)
+    lines = [("read by the host at", one.where)]
+    if changed:
+        lines.append(("changed at", changed[-1].where))
     return GraphFinding(
         "frozen-host-number",
         Level.SUSPICION,
         f"the host read {one.value} from {one.read.memory.text} before the capture, a number that "
         f"is in the graph; it would read {new} now",
-        (("read by the host at", one.where), ("changed at", one.read.memory.where)),
+        tuple(lines),
         _WHY,
         _TODO,
     )

@@ -28,9 +28,16 @@ def test_a_number_that_was_read_from_a_tensor_and_would_be_another_one() -> None
         assert suspicions(look) == []
         lengths.fill_(8)
         captured.replay()
-        (what,) = suspicions(look)
-        assert "the host read 7 from int64[]" in what
-        assert "it would read 8 now" in what
+        (told,) = look.watching.take()["suspicions"]
+        assert "the host read 7 from int64[]" in told["what"]
+        assert "it would read 8 now" in told["what"]
+        first = test_a_number_that_was_read_from_a_tensor_and_would_be_another_one
+        begin = first.__code__.co_firstlineno
+        (read, (_, read_at)), (changed, (_, changed_at)) = (
+            (words, place.rsplit(":", 1)) for words, place in told["lines"]
+        )
+        assert (read, changed) == ("read by the host at", "changed at")
+        assert (int(read_at) - begin, int(changed_at) - begin) == (3, 7)
 
 
 def test_the_size_of_a_tensor_is_no_number_that_was_read() -> None:
@@ -52,8 +59,9 @@ def test_a_number_that_its_line_has_read_again() -> None:
         captured = look.capture(lambda: torch.ones(9) * number)
         longest(torch.tensor([3, 9]))
         captured.replay()
-        (what,) = suspicions(look)
-        assert "it would read 9 now" in what
+        (told,) = look.watching.take()["suspicions"]
+        assert "it would read 9 now" in told["what"]
+        assert [words for words, _ in told["lines"]] == ["read by the host at"]
 
 
 class Counting(torch.optim.Optimizer):  # type: ignore[misc]
