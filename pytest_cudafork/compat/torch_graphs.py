@@ -220,8 +220,8 @@ def has_fake_tensors() -> bool:
 
 def default_device() -> Any:
     """Return where a ``with torch.device(...)`` or a default device puts tensors; None: nowhere."""
-    stack = torch.overrides._get_current_function_mode_stack()
-    set_by = [mode for mode in stack if isinstance(mode, torch_device.DeviceContext)]
+    modes = active_function_modes()
+    set_by = [mode for mode in modes if isinstance(mode, torch_device.DeviceContext)]
     return set_by[-1].device if set_by else None
 
 

@@ -28,7 +28,6 @@ from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
-from pytest_cudafork.capture.software.host_calls import OnHost
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
@@ -209,22 +208,15 @@ class SoftwareBackend(GraphBackend):
             result = fn()
         return recorder.recording(result)
 
-    def begin(
-        self,
-        pool: Pool | None = None,
-        *,
-        others_may_work: bool = False,
-        on_host: OnHost | None = None,
-    ) -> OpenCapture:
+    def begin(self, pool: Pool | None = None, *, others_may_work: bool = False) -> OpenCapture:
         """Return a capture that begins where its ``with`` does.
 
-        ``others_may_work``: operators of other threads are theirs, and no error. ``on_host`` says
-        of a tensor whether it lies on the host; without it all do on the device.
+        ``others_may_work``: operators of other threads are theirs, and no error.
         """
         pool = Pool() if pool is None else pool
         recorder = Recorder(pool)
         mode = CaptureMode(recorder, self._traits, Shapes(self._shapes), pool, Refusals())
-        mode.others_may_work, mode.on_host = others_may_work, on_host
+        mode.others_may_work = others_may_work
         for each in self._host_scalars:
             mode.note_host(each)
         return OpenCapture(mode, pool)

@@ -6,8 +6,7 @@ because it needs a value on the host, is refused.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -20,7 +19,6 @@ from pytest_cudafork.capture.operators.collectives import finished
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, tensors_in
-from pytest_cudafork.capture.software.host_calls import OnHost
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.mode import (
     Recorder,
@@ -28,6 +26,7 @@ from pytest_cudafork.capture.software.mode import (
     note_uses,
 )
 from pytest_cudafork.capture.software.past_operators import Assignments, ChecksOfCpu
+from pytest_cudafork.capture.software.places import OnHost
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.shapes import (
     NotDenseError,
@@ -67,7 +66,6 @@ class CaptureMode(RecordingMode):
         self.open_capture: Any = None  # what ends it, while it is in force
         self.others_may_work = False  # other threads, as a capture "thread_local" of CUDA lets them
         self.on_host: OnHost | None = None  # where tensors lie, if that is known
-        self._host_works = False
         self._by_kind: dict[Kind, Callable[..., Any]] = {
             Kind.EMPTY: self._empty,
             Kind.LIFT: self._lift,
@@ -76,18 +74,9 @@ class CaptureMode(RecordingMode):
             Kind.RESIZE: self._resize,
         }
 
-    @contextlib.contextmanager
-    def work_of_host(self) -> Iterator[None]:
-        """For the length of a ``with`` operators are the host's: they run now and never again."""
-        before, self._host_works = self._host_works, True
-        try:
-            yield
-        finally:
-            self._host_works = before
-
     def lies_on_host(self, tensor: Tensor) -> bool | None:
         """Return whether a tensor lies on the host; None: that is not known."""
-        if self._host_works:
+        if self.host_works:
             return True
         return None if self.on_host is None else self.on_host(tensor)
 
@@ -104,7 +93,7 @@ class CaptureMode(RecordingMode):
 
     def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Record an operator."""
-        if self._host_works:
+        if self.host_works:
             return self._on_host_alone(op, traits, args, kwargs)
         if has_fake_tensors():
             return op(*args, **kwargs)

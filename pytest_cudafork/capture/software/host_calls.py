@@ -12,7 +12,7 @@ import linecache
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -30,6 +30,7 @@ from pytest_cudafork.capture.operators.refusal_words import (
     runs_in,
 )
 from pytest_cudafork.capture.software.memory import Memories
+from pytest_cudafork.capture.software.places import OnHost
 from pytest_cudafork.compat.torch_graphs import (
     OPTIMIZER_CHECKS,
     is_device_set,
@@ -53,9 +54,6 @@ _TRANSFORMS = "torch._functorch.eager_transforms"
 _BRINGS = ("from_numpy", "frombuffer")
 _SEEDS = ("manual_seed", "seed", "set_rng_state")
 _CPU = re.compile(r"""["']cpu\b""")
-
-OnHost = Callable[[Tensor], "bool | None"]
-"""Says whether a tensor lies on the host, where others lie on the device; None: not known."""
 
 
 class HostCalls:

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
     DispatchMode,
     OpOverload,
+    active_modes,
     below_autograd,
     has_no_storage,
 )
@@ -110,6 +112,7 @@ class RecordingMode(DispatchMode):
         super().__init__()
         self.recorder = recorder
         self.paused = False
+        self.host_works = False  # on what lies there: its operators run now, and are no work here
         self._known = known
         self._entered: Any = None
 
@@ -162,6 +165,20 @@ class RecordingMode(DispatchMode):
         raise NotImplementedError
 
 
+@contextlib.contextmanager
+def work_of_host() -> Iterator[None]:
+    """For the length of a ``with`` operators of this thread are the host's, for all recordings."""
+    modes = [mode for mode in active_modes() if isinstance(mode, RecordingMode)]
+    before = [mode.host_works for mode in modes]
+    for mode in modes:
+        mode.host_works = True
+    try:
+        yield
+    finally:
+        for mode, works in zip(modes, before, strict=True):
+            mode.host_works = works
+
+
 class EagerMode(RecordingMode):
     """Runs everything, and notes what it was; a capture learns from it which results there are."""
 
@@ -178,6 +195,8 @@ class EagerMode(RecordingMode):
     def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it and note it."""
         result = op(*args, **kwargs)
+        if self.host_works:
+            return result
         kind = traits.kind
         made_there = kind is Kind.SCALAR and kwargs.get("device") is not None  # filled there
         if kind in (Kind.VIEW, Kind.SYNC, Kind.SCALAR, Kind.RESIZE) and not made_there:

@@ -15,6 +15,7 @@ from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.host_calls import HostCalls
 from pytest_cudafork.capture.software.mode import EagerMode
 from pytest_cudafork.capture.software.past_operators import by_operators, not_compiled
+from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.software.threads import OtherThreads
 from pytest_cudafork.compat.torch_graphs import active_modes
 from pytest_cudafork.errors import CaptureFailedError
@@ -28,6 +29,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
     _refuse_a_second()
     generator = torch.default_generator
     before = generator.get_state()
+    mode.on_host = known_places()
     on_host = None if mode.on_host is None else mode.lies_on_host
     host = HostCalls(refusals, mode.recorder.memories, on_host)
     with contextlib.ExitStack() as undo:

@@ -22,17 +22,18 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
-from torch.overrides import TorchFunctionMode
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.seen import watch_in_force
+from pytest_cudafork.capture.software.mode import work_of_host
+from pytest_cudafork.capture.software.places import Places
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
     COMPILER,
     GROUPING,
     OPTIMIZER_CHECKS,
-    active_function_modes,
+    count_modes,
     default_device,
     identity_of,
     makes_tensors,
@@ -52,7 +53,7 @@ _FROM_HOST = ("from_numpy", "frombuffer")
 _ENOUGH = 4096  # storages noted between two looks for those that are gone
 
 
-class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
+class CudaTensors(Places):
     """Makes them, for the threads that it is active in."""
 
     def __init__(self) -> None:
@@ -247,8 +248,10 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
 
     def _on_host(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Let the host work: a capture has no part in it."""
-        mode = current_capture()
-        with contextlib.nullcontext() if mode is None else mode.work_of_host():
+        if count_modes():
+            with work_of_host():
+                result = function(*args, **kwargs)
+        else:
             result = function(*args, **kwargs)
         self._note_hosts(result)
         return result
@@ -376,24 +379,16 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         self._limit = 2 * (len(self._noted) + len(self._hosts)) + _ENOUGH
 
 
-def known_places() -> Callable[[Tensor], bool | None] | None:
-    """Return what says where tensors lie in this thread; None: all lie on the device."""
-    modes = (mode for mode in active_function_modes() if isinstance(mode, CudaTensors))
-    return next((mode.lies_on_host for mode in modes), None)
-
-
 def _in_one_piece(source: Tensor, copied: Tensor, *, to_host: bool) -> bool:
     """Whether torch copies from one to the other without a buffer on the host.
 
     It does where all that is copied lies on the host in one block, or in both at the same places.
     """
-    if (source.dtype, source.shape, source.stride()) == (
-        copied.dtype,
-        copied.shape,
-        copied.stride(),
-    ):
+    same_places = source.shape == copied.shape and source.stride() == copied.stride()
+    if same_places and source.dtype == copied.dtype:
         return bool(torch.empty_like(source, device="meta").stride() == source.stride())
-    return copied.is_contiguous() if to_host else source.expand(copied.shape).is_contiguous()
+    whole = copied if to_host else source.expand(copied.shape)
+    return bool(whole.is_contiguous())
 
 
 def _plain(function: Any) -> Any:

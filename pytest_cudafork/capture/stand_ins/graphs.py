@@ -19,7 +19,6 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.backend import OpenCapture, SoftwareBackend, SoftwareCapture
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.pool import Pool
-from pytest_cudafork.capture.stand_ins.cuda_tensors import known_places
 from pytest_cudafork.capture.stand_ins.streams import Stream, current_capture, stream
 from pytest_cudafork.capture.story.findings import finding_lines
 from pytest_cudafork.capture.story.remarks import remark
@@ -116,9 +115,7 @@ class CUDAGraph:
                 f"pool is {pool!r}: under the software graph give what "
                 "torch.cuda.graph_pool_handle() or the pool() of a graph returned in this test"
             )
-        begun = SoftwareBackend().begin(
-            pool, others_may_work=capture_error_mode != "global", on_host=known_places()
-        )
+        begun = SoftwareBackend().begin(pool, others_may_work=capture_error_mode != "global")
         try:
             begun.__enter__()
         except CaptureFailedError as error:

@@ -44,7 +44,7 @@ USED = {
     "_C._TorchDispatchModeKey.PROXY": "not judging what is traced within a capture",
     "_C._TorchDispatchModeKey.FAKE": "leaving fake tensors alone",
     "_C._get_dispatch_mode": "not judging what is traced within a capture",
-    "overrides._get_current_function_mode_stack": "knowing where a number is made",
+    "overrides._get_current_function_mode_stack": "knowing where tensors lie and are made",
     "utils._device.DeviceContext": "knowing where a number is made",
     "utils._device._device_constructors": "leaving torch's list of functions as it is",
     "ops._c10d_functional.wait_tensor": "waiting for functional collectives",

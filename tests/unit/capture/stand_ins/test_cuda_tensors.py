@@ -12,6 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
+from pytest_cudafork import ReplayDiffersError, assert_replay_equals_eager  # noqa: E402
+from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError  # noqa: E402
@@ -143,6 +145,31 @@ def test_the_host_works_once_and_knows_its_numbers_within_a_capture() -> None:
     assert (longest, there.tolist(), lengths.tolist()) == (4, [2.0] * 4, [4, 2])
     assert told == ("tensor([4, 2])", [4, 2], 6, 3)
     assert again.tolist() == [2, 4]
+
+
+def planning(lengths: Any, x: Any) -> Any:
+    """Return a forward that plans on the host, as builders of metadata do."""
+    staging, there = torch.zeros(8).pin_memory(), torch.zeros(8, device="cuda")
+
+    def forward(*_: Any) -> Any:
+        longest = int((lengths + 1).max().item())
+        staging.copy_(torch.arange(8) * lengths[0])
+        there.copy_(staging, non_blocking=True)
+        return x[:longest] * there[:longest]
+
+    return forward
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_the_checks_of_graphs_leave_out_the_work_of_the_host() -> None:
+    lengths, x = torch.tensor([3, 2]), torch.ones(8, device="cuda")
+    assert_replay_equals_eager(planning(lengths, x), [x], backend="software")
+    with pytest.raises(ReplayDiffersError, match="it looks frozen"):
+        assert_replay_equals_eager(
+            planning(lengths, x), [x], vary=[lambda: lengths[:1].fill_(1)], backend="software"
+        )
+    pair = capture_pair(lambda desc: (planning(lengths, x), {}), 4, backend="software")
+    assert pair.report.notes == ()
 
 
 @pytest.mark.usefixtures("mode")

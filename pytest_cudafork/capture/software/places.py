@@ -1,0 +1,32 @@
+"""Where tensors lie, for code that is shown a GPU: some on the host, the others on the device.
+
+Without a mode that knows, all tensors count as lying on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from pytest_cudafork.compat.torch_graphs import active_function_modes
+
+__all__ = ["OnHost", "Places", "known_places"]
+
+OnHost = Callable[[Tensor], "bool | None"]
+"""Says whether a tensor lies on the host; None: that is not known."""
+
+
+class Places(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
+    """A mode that knows where tensors lie."""
+
+    def lies_on_host(self, tensor: Tensor) -> bool | None:
+        """Return whether a tensor lies on the host; None: that is not known."""
+        raise NotImplementedError
+
+
+def known_places() -> OnHost | None:
+    """Return what says where tensors lie in this thread; None: all lie on the device."""
+    modes = (mode for mode in active_function_modes() if isinstance(mode, Places))
+    return next((mode.lies_on_host for mode in modes), None)
