@@ -35,21 +35,21 @@ class HostNumbers:
         for call, taken in uses.calls.items():
             if call.name not in VIEWS:
                 continue  # bounds often follow from the size of something else
-            later = self._history.numbers.later(call, uses.at)
+            later = self._history.numbers.later(call, uses.ended)
             if later is not None and later not in taken:
                 self._findings.add(_chosen(call, taken[0], later, "outside the graph since"))
         for step in uses.steps:
             for finding in _scheduled(step):
                 self._findings.add(finding)
         for one in uses.host:
-            new = self._now(one, uses.at)
+            new = self._now(one, uses.ended)
             if new is not None and new != one.value:
                 self._findings.add(_frozen(one, new))
 
-    def _now(self, one: HostNumber, captured_at: int) -> Any:
+    def _now(self, one: HostNumber, captured: int) -> Any:
         """Return what the line has read since, or would read; None: it cannot be told."""
         for later in reversed(self._history.host):
-            if later.at <= captured_at:
+            if later.at <= captured:
                 break
             if later.where == one.where:
                 return later.value
@@ -95,8 +95,8 @@ def _frozen(one: HostNumber, new: Any) -> GraphFinding:
     return GraphFinding(
         "frozen-host-number",
         Level.SUSPICION,
-        f"the host read {one.value} from {one.read.memory.text} before the capture, a number that "
-        f"is in the graph; it would read {new} now",
+        f"the host read {one.value} from {one.read.memory.text}, a number that is in the graph; it "
+        f"would read {new} now",
         tuple(lines),
         _WHY,
         _TODO,

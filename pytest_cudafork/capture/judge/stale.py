@@ -219,11 +219,11 @@ class StaleData:
         changed = {*stale.seen, *stale.unseen}
         return Facts(
             computes=write.operation.computes,
-            refreshed=memory.at > uses.at,
+            refreshed=memory.at > uses.ended,
             ambiguous=_would_be_the_same(stale),
             whole=any(not each.dtype.is_floating_point for each in changed),
             heavy=any(each.heavy for each in ancestors(write.operation)),
-            ran_again=any(at > uses.at and changed & read for at, read in runs),
+            ran_again=any(at > uses.ended and changed & read for at, read in runs),
             harmless=is_harmless(stale.capture, memory, write, again),
         )
 
@@ -236,11 +236,13 @@ class StaleData:
         cause, how = (stale.seen or stale.unseen)[-1], "input changed at"
         if not stale.seen:
             how = "input changed, past torch's operators, since"
+        before = write.operation.at <= stale.capture.uses.at
+        when = "before the capture" if before else "by the host within the capture"
         return GraphFinding(
             "stale-data",
             level,
-            f"the graph reads {memory.text}, computed before the capture from {cause.text}, which "
-            f"has changed since: {differs}",
+            f"the graph reads {memory.text}, computed {when} from {cause.text}, which has changed "
+            f"since: {differs}",
             (
                 ("computed at", write.operation.where),
                 ("read by the graph at", stale.use.where),

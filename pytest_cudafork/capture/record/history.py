@@ -88,6 +88,15 @@ class History:
         finally:
             self.paused = before
 
+    @contextlib.contextmanager
+    def outside_of_capture(self) -> Iterator[None]:
+        """For the length of a ``with`` operators are no part of the graph that is captured."""
+        uses, self.uses = self.uses, None
+        try:
+            yield
+        finally:
+            self.uses = uses
+
     def forget(self) -> None:
         """Know only what memory there is: all of it may have been changed, and nobody saw how."""
         self.at += 1

@@ -12,7 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.host_work import SeesHostWork
+from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.numbers import RESHAPED
@@ -31,13 +34,17 @@ __all__ = ["HistoryMode"]
 __tracebackhide__ = of_refusals
 
 
-class HistoryMode(ObservingMode):
-    """Lets a history know of the operators of this thread."""
+_PINS = ("pin_memory", "_pin_memory")
 
-    def __init__(self, history: History, *, of_capture: bool = False) -> None:
+
+class HistoryMode(ObservingMode, SeesHostWork):
+    """Lets a history know of the operators of this thread; with ``capture`` of those within it."""
+
+    def __init__(self, history: History, capture: SeenCapture | None = None) -> None:
         super().__init__()
         self._history = history
-        self._of_capture = of_capture
+        self._of_capture = capture is not None
+        self._on_gpu = capture is not None and capture.backend == "cuda"
         self._passed_on = passed_on()
 
     def __torch_dispatch__(
@@ -57,10 +64,27 @@ class HistoryMode(ObservingMode):
             if history.uses is not None:
                 history.uses.dark = f"it holds {op}, an operator made of functions"
             return op(*args, **kwargs)
+        if self._of_capture and self._is_of_host(known, args, kwargs):
+            with history.outside_of_capture():
+                return self._see(known, args, kwargs)
+        return self._see(known, args, kwargs)
+
+    def _is_of_host(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether the host works here, on its own; what is pinned belongs to the graph."""
+        if self.host_works or not self._on_gpu:
+            return self.host_works
+        device = kwargs.get("device")
+        if (device is not None and device.type != "cpu") or kwargs.get("pin_memory"):
+            return False
+        tensors = (*tensors_in(args), *tensors_in(list(kwargs.values())))
+        return known.name not in _PINS and all(each.is_cpu for each in tensors)
+
+    def _see(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
+        history = self._history
         if history.spoiled and known.kind is not Kind.VIEW:
             history.tell_of_spoiled(known, args)
         if known.traits.in_python:
-            return self._open(op, args, kwargs)
+            return self._open(known.op, args, kwargs)
         if known.kind is Kind.VIEW:
             return self._view(known, args, kwargs)
         uncomputed = history.uncomputed

@@ -109,7 +109,7 @@ class Recorder(Listener):
         capture.uses = self.history.uses = GraphUses(self.history.at)
         self._open = contextlib.ExitStack()
         self._open.callback(steps_told(self._on_step))
-        self._open.enter_context(HistoryMode(self.history, of_capture=True))
+        self._open.enter_context(HistoryMode(self.history, capture))
         self._open.enter_context(self._launches.noted(self._failed))
 
     def _on_step(self, optimizer: Any) -> None:
@@ -151,6 +151,8 @@ class Recorder(Listener):
         uses.host = [
             each for each in history.host if each.value in uses.numbers and each.value not in _USUAL
         ]
+        uses.ended = history.at
+        history.at += 1
 
     def on_replay_begin(self, capture: SeenCapture) -> None:
         """Take no notice of how a graph is run."""

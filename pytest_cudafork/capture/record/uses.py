@@ -42,7 +42,7 @@ class Unfilled(NamedTuple):
 
 
 class HostNumber(NamedTuple):
-    """A number that the host read from a tensor before the capture."""
+    """A number that the host read from a tensor before the capture or within it."""
 
     read: Any  # record.values.Read
     value: Any
@@ -55,6 +55,7 @@ class GraphUses:
 
     Attributes:
         at: the number of the event of the capture's beginning.
+        ended: the number of the last event before its end.
         reads: memory from outside that it reads.
         writes: memory from outside that it writes.
         met: memory that no operator before the capture was seen to use, nor to make.
@@ -77,7 +78,7 @@ class GraphUses:
     """
 
     def __init__(self, at: int) -> None:
-        self.at = at
+        self.at = self.ended = at
         self.reads: dict[Memory, Use] = {}
         self.writes: dict[Memory, Use] = {}
         self.met: list[Memory] = []

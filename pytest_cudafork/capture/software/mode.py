@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from pytest_cudafork.capture.interface.backend import (
     Work,
 )
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.host_work import SeesHostWork
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
@@ -32,7 +32,6 @@ from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
     DispatchMode,
     OpOverload,
-    active_modes,
     below_autograd,
     has_no_storage,
 )
@@ -105,14 +104,13 @@ def _dense(tree: Any) -> Iterable[Tensor]:
     return (e for e in tensors if e.layout == torch.strided and not has_no_storage(e))
 
 
-class RecordingMode(DispatchMode):
+class RecordingMode(DispatchMode, SeesHostWork):
     """What capturing and recording an eager run have in common."""
 
     def __init__(self, recorder: Recorder, known: dict[Any, Traits]) -> None:
         super().__init__()
         self.recorder = recorder
         self.paused = False
-        self.host_works = False  # on what lies there: its operators run now, and are no work here
         self._known = known
         self._entered: Any = None
 
@@ -163,20 +161,6 @@ class RecordingMode(DispatchMode):
     def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Handle an operator of torch, or one with a native kernel."""
         raise NotImplementedError
-
-
-@contextlib.contextmanager
-def work_of_host() -> Iterator[None]:
-    """For the length of a ``with`` operators of this thread are the host's, for all recordings."""
-    modes = [mode for mode in active_modes() if isinstance(mode, RecordingMode)]
-    before = [mode.host_works for mode in modes]
-    for mode in modes:
-        mode.host_works = True
-    try:
-        yield
-    finally:
-        for mode, works in zip(modes, before, strict=True):
-            mode.host_works = works
 
 
 class EagerMode(RecordingMode):

@@ -24,8 +24,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.host_work import work_of_host
 from pytest_cudafork.capture.interface.seen import watch_in_force
-from pytest_cudafork.capture.software.mode import work_of_host
 from pytest_cudafork.capture.software.places import Places
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP

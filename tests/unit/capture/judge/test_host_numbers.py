@@ -10,6 +10,7 @@ torch: Any = pytest.importorskip("torch")
 
 import functools  # noqa: E402
 
+from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
 from tests.support.captures import Looking, looking  # noqa: E402
 
 
@@ -38,6 +39,18 @@ def test_a_number_that_was_read_from_a_tensor_and_would_be_another_one() -> None
         )
         assert (read, changed) == ("read by the host at", "changed at")
         assert (int(read_at) - begin, int(changed_at) - begin) == (3, 7)
+
+
+def test_a_number_that_the_host_has_read_within_the_capture() -> None:
+    with CudaTensors(), looking() as look:
+        x, lengths = torch.ones(9, device="cuda"), torch.tensor([3, 7])
+        captured = look.capture(lambda: x * lengths.max().item())
+        captured.replay()
+        assert suspicions(look) == []
+        lengths.fill_(8)
+        captured.replay()
+        (what,) = suspicions(look)
+        assert "the host read 7 from int64[], a number that is in the graph" in what
 
 
 def test_the_size_of_a_tensor_is_no_number_that_was_read() -> None:

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.record.values import Operation  # noqa: E402
+from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
 from tests.support.captures import Looking, looking  # noqa: E402
 
 
@@ -35,6 +36,25 @@ def test_a_plan_of_lengths_that_have_changed_is_an_error_with_three_lines() -> N
         lines = [int(where.rpartition(":")[2]) for _, where in error["lines"]]
         first = lines[0]
         assert lines == [first, first + 1, first + 4]
+
+
+def test_a_plan_that_the_host_makes_within_the_capture_comes_by_pinned_memory() -> None:
+    with CudaTensors(), looking() as look:
+        lengths, staging = torch.tensor([1, 2, 3]), torch.zeros(3, dtype=torch.int64).pin_memory()
+        plan = torch.zeros(3, dtype=torch.int64, device="cuda")
+
+        def work() -> Any:
+            staging.copy_(lengths.cumsum(0))
+            return plan.copy_(staging, non_blocking=True) * 2
+
+        captured = look.capture(work)
+        captured.replay()
+        assert told(look).keys() & {"errors", "suspicions"} == set()
+        lengths.copy_(torch.tensor([2, 2, 2]))
+        captured.replay()
+        (found,) = [*told(look).get("errors", ()), *told(look).get("suspicions", ())]
+        assert found["kind"] == "stale-data"
+        assert "computed by the host within the capture" in found["what"]
 
 
 @pytest.mark.parametrize("refreshed", [False, True])

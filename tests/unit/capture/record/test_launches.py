@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 import sys  # noqa: E402
 from types import ModuleType, SimpleNamespace  # noqa: E402
 
+from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.record import launches as launches_module  # noqa: E402
 from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.launches import Launches  # noqa: E402
@@ -69,7 +70,7 @@ def test_what_a_kernel_changes_is_learned_and_can_be_had_again(kernel: Any) -> N
 
 def test_a_kernel_that_never_ran_leaves_a_capture_dark(kernel: Any) -> None:
     history = History()
-    with HistoryMode(history, of_capture=True), Launches(history).noted():
+    with HistoryMode(history, SeenCapture(1, "software", "")), Launches(history).noted():
         history.uses = GraphUses(0)
         made = torch.empty(2, dtype=torch.long)
         kernel.run(torch.tensor([1, 2]), made, 5)

@@ -10,8 +10,11 @@ torch: Any = pytest.importorskip("torch")
 
 from torch import Tensor  # noqa: E402
 
+from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
+from pytest_cudafork.capture.record.uses import GraphUses  # noqa: E402
+from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 
@@ -54,6 +57,38 @@ def test_subclasses_are_asked_first_and_fake_tensors_pass() -> None:
         assert (tagged + 1).tolist() == [2.0, 2.0]
         assert (wrapped + 1).inner.tolist() == [2, 3]
     assert fake.shape == (3,)
+
+
+def test_what_the_host_does_within_a_capture_is_no_part_of_the_graph() -> None:
+    with CudaTensors(), looking() as look:
+        x, lengths = torch.ones(4, device="cuda"), torch.tensor([3, 2])
+        held = {"lengths": lengths.clone()}
+
+        def work() -> Any:
+            scratch = torch.empty(2)
+            scratch[0] = held["lengths"].add_(1).sum()
+            return x * scratch[0].item()
+
+        captured = look.capture(work)
+        uses = captured.seen.uses
+        known = [look.history.memories.get(each) for each in (x, lengths, held["lengths"])]
+        assert list(uses.reads) == known[:1]
+        assert (list(uses.writes), uses.unfilled, uses.work) == ([], [], 1)
+        held.clear()
+        captured.replay()
+        assert look.kinds() == []
+        assert captured.replay().tolist() == [7.0] * 4
+
+
+def test_where_a_gpu_captures_tensors_of_the_cpu_are_the_hosts() -> None:
+    history, x = History(), torch.ones(2)
+    with HistoryMode(history, SeenCapture(1, "cuda", "")):
+        history.uses = uses = GraphUses(0)
+        (x + 1).mul_(torch.arange(2))
+        assert (uses.work, list(uses.reads)) == (0, [])
+        meta = torch.empty(2, device="meta") * 2  # lies elsewhere
+        assert uses.work == 1
+    assert meta.is_meta
 
 
 def test_parameters_are_tensors() -> None:

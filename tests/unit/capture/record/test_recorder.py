@@ -192,9 +192,10 @@ def test_memory_of_the_graphs_pool_that_is_first_seen_as_an_argument_is_its_own(
     recorder = Recorder()
     with recorder.in_force():
         known.add_(1)
-        capture = SeenCapture(1, "cuda", "")
+        capture = SeenCapture(1, "software", "")
         recorder.on_capture_begin(capture)
         inside + outside + known
+        capture.backend = "cuda"  # which would have been the host's work, on tensors of the CPU
         recorder.on_capture_closing(capture)
         capture.made(recorder, lambda graph: None, pool)
         recorder.on_capture_end(capture)
