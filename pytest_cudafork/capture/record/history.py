@@ -32,6 +32,9 @@ from pytest_cudafork.capture.record.values import (
     Operation,
     Read,
     Write,
+    has_beginning,
+    is_state,
+    still_there,
     unknown_operation,
 )
 
@@ -244,7 +247,7 @@ class History:
                 memory = self.memories.get(each)
                 begins = begins or not each.dtype.is_floating_point
                 if memory is not None:
-                    begins = begins or _has_beginning(memory)
+                    begins = begins or has_beginning(memory)
                     activations = activations or memory.activation
             elif each.__class__ in (list, tuple) and each and isinstance(each[0], Tensor):
                 none = False
@@ -379,10 +382,10 @@ class History:
         memory.activation = False
         if not reads and count * part.dtype.itemsize >= memory.nbytes:
             memory.writes = (write,)
-        elif reads and _is_state(memory):
+        elif reads and is_state(memory):
             memory.writes = (Write(unknown_operation(write.operation), 0, part),)
         else:
-            memory.writes = (*_still_there(memory.writes, part, reads), write)
+            memory.writes = (*still_there(memory.writes, part, reads), write)
             if len(memory.writes) > MOST_OVERLAYS:
                 memory.writes = (Write(unknown_operation(write.operation), 0, part),)
         memory.live = any(each.operation.live for each in memory.writes)
@@ -435,25 +438,3 @@ class History:
         if memory is not None:
             read = Read(memory, memory.version, memory.writes, part_of(tensor), False)
             self.host.append(HostNumber(read, value, self.line(), self.at))
-
-
-def _has_beginning(memory: Memory) -> bool:
-    """Whether floating point numbers follow from whole ones, or are still to be filled in."""
-    if memory.live or memory.filled >= 0:
-        return True
-    return bool(memory.writes) and memory.writes[-1].operation.computed is Computed.CONSTANT
-
-
-def _is_state(memory: Memory) -> bool:
-    """Whether what lies in memory before it is changed in place can only be taken as it is."""
-    if not memory.writes:
-        return memory.filled < 0
-    return any(write.operation.computed is Computed.UNKNOWN for write in memory.writes)
-
-
-def _still_there(writes: tuple[Write, ...], part: Part, reads: bool) -> tuple[Write, ...]:
-    """Return the writes that still show, or are read, once a part is written."""
-    if reads:
-        return writes
-    unknown = Computed.UNKNOWN
-    return tuple(w for w in writes if w.part != part or w.operation.computed is unknown)

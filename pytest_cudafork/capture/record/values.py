@@ -10,7 +10,7 @@ from pytest_cudafork.capture.record.memory import Memory, Part
 
 __all__ = [
     "ACTIVATION", "MOST_DEPTH", "MOST_OVERLAYS", "Computed", "Operation", "Place", "Read", "Write",
-    "ancestors", "unknown_operation",
+    "ancestors", "has_beginning", "is_state", "still_there", "unknown_operation",
 ]  # fmt: skip
 
 MOST_DEPTH = 64
@@ -109,6 +109,28 @@ def unknown_operation(like: Operation | None = None) -> Operation:
 
 ACTIVATION = (Write(unknown_operation(), 0, None),)
 """The writes of memory of which is known only that something computed it."""
+
+
+def has_beginning(memory: Memory) -> bool:
+    """Whether floating point numbers follow from whole ones, or are still to be filled in."""
+    if memory.live or memory.filled >= 0:
+        return True
+    return bool(memory.writes) and memory.writes[-1].operation.computed is Computed.CONSTANT
+
+
+def is_state(memory: Memory) -> bool:
+    """Whether what lies in memory before it is changed in place can only be taken as it is."""
+    if not memory.writes:
+        return memory.filled < 0
+    return any(write.operation.computed is Computed.UNKNOWN for write in memory.writes)
+
+
+def still_there(writes: tuple[Write, ...], part: Part, reads: bool) -> tuple[Write, ...]:
+    """Return the writes that still show, or are read, once a part is written."""
+    if reads:
+        return writes
+    unknown = Computed.UNKNOWN
+    return tuple(w for w in writes if w.part != part or w.operation.computed is unknown)
 
 
 def ancestors(operation: Operation) -> set[Operation]:
