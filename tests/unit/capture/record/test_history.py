@@ -8,9 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.memory import Memory  # noqa: E402
 from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
+from pytest_cudafork.capture.record.uses import GraphUses  # noqa: E402
 from pytest_cudafork.capture.record.values import MOST_DEPTH, MOST_OVERLAYS, Computed  # noqa: E402
 
 
@@ -130,3 +132,18 @@ def test_a_result_that_is_spoiled_is_told_when_it_is_read_and_not_when_written()
         assert len(told) == 1
         x.sum()
     assert len(told) == 1
+
+
+def test_what_is_no_part_of_a_graph_is_history_as_usual() -> None:
+    history, x = History(), torch.tensor([1, 2])
+    with HistoryMode(history, SeenCapture(1, "software", "")):
+        history.uses = uses = GraphUses(0)
+        with history.outside_of_capture():
+            twice = x * 2
+        assert history.uses is uses
+        assert (uses.work, uses.reads) == (0, {})
+        made = twice + 3
+    assert (of(history, twice).live, of(history, twice).owner) == (True, None)
+    assert list(uses.reads) == [of(history, twice)]
+    assert of(history, made).owner is uses
+    assert uses.work == 1
