@@ -83,7 +83,7 @@ def load(
     config = item.config
     beside = {key: data.pop(key) for key in (SHOWN, SUBTESTS, SUITE, CASE, MEASURED) if key in data}
     kwargs = pytest_reports.subtest_arguments(data)
-    report = config.hook.pytest_report_from_serializable(config=config, data=data)
+    report = pytest_reports.from_plain(config, data)
     if not isinstance(report, pytest.TestReport):
         raise TypeError(f"no report of a test: {type(report).__name__}")
     _share(item, report)

@@ -267,7 +267,7 @@ class ReportPacker:
 
     def _pack_whole(self, report: pytest.TestReport) -> dict[str, Any]:
         config = self._config
-        data: Any = config.hook.pytest_report_to_serializable(config=config, report=report)
+        data: Any = pytest_reports.to_plain(config, report)
         longrepr: Any = report.longrepr
         if isinstance(data.get("longrepr"), str) and hasattr(longrepr, "toterminal"):
             data[SHOWN] = _rendered(longrepr)

@@ -28,6 +28,29 @@ def test_isolation_works_without_pytests_debugging_plugin(pytester: pytest.Pytes
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize("without", [("reports",), ("subtests",), ("subtests", "reports")])
+@pytest.mark.parametrize("method", METHODS)
+def test_reports_travel_without_pytests_plugins_for_that(
+    pytester: pytest.Pytester, method: str, without: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(
+        """
+        import unittest
+        class TestParts(unittest.TestCase):
+            def test_parts(self):
+                for i in range(3):
+                    with self.subTest(i=i): self.assertNotEqual(i, 1)
+        def test_ok(): print("words")
+        def test_fails(): assert [1] == [2]
+        """
+    )
+    removed = [f"-pno:{name}" for name in without]
+    outcomes = run_session(pytester, *removed, "-rA").parseoutcomes()
+    result = run_session(pytester, *removed, "-rA", f"--cuda-fork-isolate={method}")
+    assert result.parseoutcomes() == outcomes
+    result.stdout.fnmatch_lines(["*AssertionError: 1 == 1", "*At index 0 diff: 1 != 2", "words"])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_options_that_stop_select_and_write_work(
     pytester: pytest.Pytester, method: str
