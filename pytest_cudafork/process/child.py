@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from pytest_cudafork.compat import standard_library, written_in_c
+from pytest_cudafork.compat import debuggers, standard_library, written_in_c
 from pytest_cudafork.compat.unpatched import (
     contextlib,
     ctypes,
@@ -50,6 +50,7 @@ def prepare(stacks_fd: int) -> None:
     os.dup2(nothing, 0)
     if nothing != 0:
         os.close(nothing)
+    debuggers.refuse()
     _write_line_by_line(sys.__stdout__)
     arm_stacks(stacks_fd)
 

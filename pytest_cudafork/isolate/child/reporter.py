@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pluggy_internals, pytest_internals, pytest_reports
+from pytest_cudafork.compat import debuggers, pluggy_internals, pytest_internals, pytest_reports
 from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
@@ -71,6 +71,7 @@ class Reporter:
         self._session = session
         self._packer.begin()
         self._terminal.take_over()
+        debuggers.refuse()  # a fresh interpreter has pytest's by now
         # the output of the test is in a file that it shares with what it forked
         capture_files.call_before_output_is_read(self.config, self._leave_if_not_mine)
         manager: Any = self.config.pluginmanager

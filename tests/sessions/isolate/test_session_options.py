@@ -220,3 +220,41 @@ def test_a_script_that_runs_pytest_does_not_run_twice(pytester: pytest.Pytester)
     result = pytester.runpython(script)
     assert result.ret == 0
     assert len(re.findall("started", result.stdout.str())) == 1
+
+
+@pytest.mark.parametrize("output", ["--capture=fd", "-s"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_breakpoint_fails_its_test_and_says_how_to_reach_the_debugger(
+    pytester: pytest.Pytester, method: str, output: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import pdb, pytest
+        def test_a(): breakpoint()
+        def test_b(): pdb.set_trace()
+        def test_c(): pytest.set_trace()
+        def test_d(): pass
+        """
+    )
+    result = run_session(pytester, output)
+    result.assert_outcomes(failed=3, passed=1)
+    line = "E * RuntimeError: breakpoint() and set_trace() need the terminal*--pdb*"
+    result.stdout.fnmatch_lines([line] * 3)
+    result.stdout.no_fnmatch_line("*PDB set_trace*")
+
+
+def test_a_breakpoint_in_a_function_that_runs_in_a_child_says_the_same(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        def stop(): breakpoint()
+        def test_a(run_forked): run_forked(stop)
+        def test_b(run_forkserver): run_forkserver(stop)
+        def test_c(run_spawned): run_spawned(stop)
+        """
+    )
+    result = run_session(pytester)
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["E * RuntimeError: breakpoint() and set_trace() need *"] * 3)

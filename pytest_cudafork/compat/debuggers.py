@@ -1,0 +1,54 @@
+"""What a debugger gets in a process that has no terminal: an error that says so, at once.
+
+Without it ``breakpoint()`` reads the end of a file there; or, in a fork of a pytest process that
+captures, waits for the terminal of others until the time limit is over.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pytest_cudafork.compat.unpatched import os
+
+_TEXT = (
+    "breakpoint() and set_trace() need the terminal, which a process of its own does not have. "
+    "With --pdb, --trace or --cuda-fork-isolate=none isolated tests run in the pytest process."
+)
+
+
+def refuse() -> None:
+    """Let ``breakpoint()`` and pytest's ``set_trace()`` fail in this process from now on.
+
+    The second is ``_pytest.debugging.pytestPDB._init_pdb``, which also stops to capture. Debuggers
+    of the user's choice are left alone, for some need no terminal: of ``PYTHONBREAKPOINT``, of
+    ``--pdbcls``, of another ``sys.breakpointhook``.
+    """
+    if sys.breakpointhook is sys.__breakpointhook__:
+        sys.breakpointhook = _breakpoint
+    debugger = _pytests()
+    if debugger is not None and not _is_of_choice():
+        debugger._init_pdb = _refused
+
+
+def _breakpoint(*args: Any, **kwargs: Any) -> Any:
+    __tracebackhide__ = True
+    if os.environ.get("PYTHONBREAKPOINT") or _is_of_choice():
+        return sys.__breakpointhook__(*args, **kwargs)
+    _refused()
+    return None
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    __tracebackhide__ = True
+    raise RuntimeError(_TEXT)
+
+
+def _pytests() -> Any:
+    return getattr(sys.modules.get("_pytest.debugging"), "pytestPDB", None)
+
+
+def _is_of_choice() -> bool:
+    """Whether pytest has a debugger of the user's choice (``pytestPDB._config``)."""
+    config = getattr(_pytests(), "_config", None)
+    return config is not None and bool(config.getvalue("usepdb_cls"))
