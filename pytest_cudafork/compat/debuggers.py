@@ -7,9 +7,8 @@ captures, waits for the terminal of others until the time limit is over.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
-
-from pytest_cudafork.compat.unpatched import os
 
 _TEXT = (
     "breakpoint() and set_trace() need the terminal, which a process of its own does not have. "
@@ -17,26 +16,30 @@ _TEXT = (
 )
 
 
-def refuse() -> None:
+def refuse(variable: Callable[[], str]) -> None:
     """Let ``breakpoint()`` and pytest's ``set_trace()`` fail in this process from now on.
 
-    The second is ``_pytest.debugging.pytestPDB._init_pdb``, which also stops to capture. Debuggers
-    of the user's choice are left alone, for some need no terminal: of ``PYTHONBREAKPOINT``, of
-    ``--pdbcls``, of another ``sys.breakpointhook``.
+    Debuggers of the user's choice are left alone, for some need no terminal: another
+    ``sys.breakpointhook``, that of ``--pdbcls``, and what ``variable`` returns when it comes to
+    that: ``PYTHONBREAKPOINT``.
     """
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if variable() or _is_of_choice():
+            return sys.__breakpointhook__(*args, **kwargs)
+        return _refused()
+
     if sys.breakpointhook is sys.__breakpointhook__:
-        sys.breakpointhook = _breakpoint
+        sys.breakpointhook = refused
+    refuse_pytests()
+
+
+def refuse_pytests() -> None:
+    """Let pytest's alone fail (``_pytest.debugging.pytestPDB._init_pdb``), if it is imported."""
     debugger = _pytests()
     if debugger is not None and not _is_of_choice():
         debugger._init_pdb = _refused
-
-
-def _breakpoint(*args: Any, **kwargs: Any) -> Any:
-    __tracebackhide__ = True
-    if os.environ.get("PYTHONBREAKPOINT") or _is_of_choice():
-        return sys.__breakpointhook__(*args, **kwargs)
-    _refused()
-    return None
 
 
 def _refused(*_: Any, **__: Any) -> None:

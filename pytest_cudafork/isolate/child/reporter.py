@@ -71,7 +71,7 @@ class Reporter:
         self._session = session
         self._packer.begin()
         self._terminal.take_over()
-        debuggers.refuse()  # a fresh interpreter has pytest's by now
+        debuggers.refuse_pytests()  # a fresh interpreter has pytest's by now
         # the output of the test is in a file that it shares with what it forked
         capture_files.call_before_output_is_read(self.config, self._leave_if_not_mine)
         manager: Any = self.config.pluginmanager

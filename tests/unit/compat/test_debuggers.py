@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -25,14 +26,18 @@ def debugger(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
+def _variable() -> str:
+    return os.environ.get("PYTHONBREAKPOINT", "")
+
+
 def _choose_debugger(debugger: Any) -> None:
     debugger._config = SimpleNamespace(getvalue={"usepdb_cls": ("a", "B")}.get)
 
 
 @pytest.mark.parametrize("ask", [breakpoint, pytest.set_trace])
 def test_a_breakpoint_says_how_to_reach_the_debugger(ask: Any) -> None:
-    debuggers.refuse()
-    debuggers.refuse()
+    debuggers.refuse(_variable)
+    debuggers.refuse(_variable)
     with pytest.raises(RuntimeError, match=r"need the terminal.*--pdb"):
         ask()
 
@@ -40,7 +45,7 @@ def test_a_breakpoint_says_how_to_reach_the_debugger(ask: Any) -> None:
 def test_another_hook_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(sys, "breakpointhook", lambda: asked.append("mine"))
-    debuggers.refuse()
+    debuggers.refuse(_variable)
     breakpoint()
     assert asked == ["mine"]
 
@@ -48,7 +53,7 @@ def test_another_hook_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_variable_counts_as_it_is_when_the_breakpoint_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    debuggers.refuse()
+    debuggers.refuse(_variable)
     monkeypatch.setenv("PYTHONBREAKPOINT", "0")
     breakpoint()
 
@@ -59,7 +64,7 @@ def test_a_debugger_of_the_users_choice_is_left_alone(
     before, asked = debugger.__dict__["_init_pdb"], []
     _choose_debugger(debugger)
     monkeypatch.setattr("pdb.set_trace", lambda *args, **kwargs: asked.append("theirs"))
-    debuggers.refuse()
+    debuggers.refuse(_variable)
     breakpoint()
     assert debugger.__dict__["_init_pdb"] is before
     assert asked == ["theirs"]
@@ -67,6 +72,6 @@ def test_a_debugger_of_the_users_choice_is_left_alone(
 
 def test_without_pytest_there_is_pythons_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "_pytest.debugging")
-    debuggers.refuse()
+    debuggers.refuse(_variable)
     with pytest.raises(RuntimeError, match="need the terminal"):
         breakpoint()
