@@ -35,6 +35,8 @@ _QUIET_OPTIONS: Mapping[str, Any] = {
     "report_log": None,
     "htmlpath": None,
     "json_report": False,
+    # pytest-bdd takes another terminal than pytest's own for an error
+    "gherkin_terminal_reporter": False,
     # the child writes its own result beside those that are there
     "clean_alluredir": False,
     "pastebin": None,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import debuggers, pluggy_internals, pytest_internals, pytest_reports
-from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
+from pytest_cudafork.compat.plugins import bdd, benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.captured_output import Kept
@@ -23,6 +23,7 @@ from pytest_cudafork.isolate.report_data import (
     CASE,
     MEASURED,
     SAME,
+    SCENARIO,
     SHOWN,
     SUBTESTS,
     SUITE,
@@ -264,6 +265,7 @@ class ReportPacker:
             and self._xml is None
             and not _failed_subtests(self._config, report)
             and self._measured == len(benchmark.measured(self._config))
+            and bdd.pack(report) is None
         )
 
     def _pack_whole(self, report: pytest.TestReport) -> dict[str, Any]:
@@ -275,6 +277,9 @@ class ReportPacker:
         failed = _failed_subtests(config, report)
         if failed:
             data[SUBTESTS] = failed
+        scenario = bdd.pack(report)
+        if scenario is not None:
+            data[SCENARIO] = scenario
         if self._xml is not None:
             self._add_xml(report, data)
         if report.when == "teardown":  # until then a benchmark may be given more to say

@@ -258,3 +258,33 @@ def test_a_breakpoint_in_a_function_that_runs_in_a_child_says_the_same(
     result = run_session(pytester)
     result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines(["E * RuntimeError: breakpoint() and set_trace() need *"] * 3)
+
+
+@pytest.mark.parametrize("written_by", ["self._tw = TerminalWriter(sys.stdout)", "pass"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_terminal_of_another_plugin_needs_nothing_that_pytests_has(
+    pytester: pytest.Pytester, method: str, written_by: str
+) -> None:
+    extra = f"""
+import sys
+from _pytest._io import TerminalWriter
+
+class Terminal:
+    def __init__(self, config):
+        {written_by}
+        self.verbosity, self.stats = 0, {{}}
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call":
+            print(report.nodeid, report.outcome)
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.pluginmanager.unregister(name="terminalreporter")
+    config.pluginmanager.register(Terminal(config), "terminalreporter")
+"""
+    isolate_all(pytester, method, extra)
+    pytester.makepyfile("def test_a(): print('words')\ndef test_b(): assert 0")
+    result = run_session(pytester, "-s")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, result.stdout.str() + result.stderr.str()
+    result.stdout.fnmatch_lines(["words", "*::test_a passed", "*::test_b failed"])
