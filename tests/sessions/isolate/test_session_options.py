@@ -288,3 +288,21 @@ def pytest_configure(config):
     result = run_session(pytester, "-s")
     assert result.ret == pytest.ExitCode.TESTS_FAILED, result.stdout.str() + result.stderr.str()
     result.stdout.fnmatch_lines(["words", "*::test_a passed", "*::test_b failed"])
+
+
+@pytest.mark.parametrize("order", [("extra", "no:extra"), ("no:extra", "extra")])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_last_word_on_a_plugin_counts(
+    pytester: pytest.Pytester, method: str, order: tuple[str, str]
+) -> None:
+    pytester.makeini(f"[pytest]\naddopts = -p {order[0]}\npythonpath = .")
+    pytester.makepyfile(
+        extra="def pytest_addoption(parser): parser.addoption('--extra')",
+        test_it=f"""
+            def test_a(pytestconfig):
+                loaded = pytestconfig.pluginmanager.has_plugin("extra")
+                assert loaded == {order[1] == "extra"}
+            """,
+    )
+    option = f"--cuda-fork-isolate={method}"
+    run_session(pytester, option, "-p", order[1]).assert_outcomes(passed=1)
