@@ -42,6 +42,35 @@ def only_pytest_serializes(config: pytest.Config) -> bool:
     )
 
 
+def to_plain(config: pytest.Config, report: pytest.TestReport) -> Any:
+    """Return a report as plain data, as plugins and pytest itself do it."""
+    subtests, reports = _blocked(config)
+    made = subtests and subtests.pytest_report_to_serializable(report=report)
+    made = made or config.hook.pytest_report_to_serializable(config=config, report=report)
+    return made or (reports and reports.pytest_report_to_serializable(report=report))
+
+
+def from_plain(config: pytest.Config, data: dict[str, Any]) -> Any:
+    """Return the report that ``to_plain`` has made data of."""
+    subtests, reports = _blocked(config)
+    made = subtests and subtests.pytest_report_from_serializable(data=data)
+    made = made or config.hook.pytest_report_from_serializable(config=config, data=data)
+    return made or (reports and reports.pytest_report_from_serializable(data=data))
+
+
+def _blocked(config: pytest.Config) -> list[Any]:
+    """Return pytest's modules that turn reports into data, where ``-p no:...`` has taken them away.
+
+    ``_pytest.subtests`` and ``_pytest.reports``, else None. Without the second no report travels;
+    those of subtests are made by ``_pytest.unittest`` without the first as well, and the second
+    writes what it does not read.
+    """
+    return [
+        sys.modules.get(f"_pytest.{name}") if config.pluginmanager.is_blocked(name) else None
+        for name in ("subtests", "reports")
+    ]
+
+
 def junit_xml(config: pytest.Config) -> Any:
     """Return what gathers the JUnit file (``_pytest.junitxml.xml_key`` in the stash), or None."""
     junitxml: Any = sys.modules.get("_pytest.junitxml")

@@ -63,14 +63,14 @@ class _Open:
         beginning: The message, and what of it is to follow.
         line: The number of the line it began in.
         text: Its lines so far.
-        lines: How many these are.
+        frames: The traceback that ends in it, innermost first.
 
     """
 
     beginning: Beginning
     line: int
     text: str
-    lines: int = field(default=1)
+    frames: tuple[Frame, ...]
 
 
 def read(lines: Iterable[str]) -> list[Hit]:
@@ -78,23 +78,22 @@ def read(lines: Iterable[str]) -> list[Hit]:
 
     Of one that is there several times, the first traceback is kept.
     """
-    before: deque[str] = deque(maxlen=_MOST_LINES)
+    traceback = _Traceback()
     hits: dict[Message, Hit] = {}
     begun: list[_Open] = []
     for number, whole in enumerate(lines, start=1):
         line = _CONTROL.sub("", whole)[:_LONGEST]
         complete, begun = _go_on(begun, line)
-        message = message_in(line)
+        message, beginnings = message_in(line), beginnings_in(line)
+        frames = traceback.frames(number) if message is not None or beginnings else ()
         if message is not None:
-            complete.append(_Open(Beginning(message, ""), number, line.strip(), lines=0))
+            complete.append(_Open(Beginning(message, ""), number, line.strip(), frames))
         if complete:
             # Of several that end in a line, the most particular counts.
-            one = min(complete, key=lambda each: MESSAGES.index(each.beginning.message))
-            leading = list(before)[: len(before) - one.lines]
-            _add(hits, one, leading)
+            _add(hits, min(complete, key=lambda each: MESSAGES.index(each.beginning.message)))
             begun = []
-        begun += [_Open(each, number, line.strip()) for each in beginnings_in(line)]
-        before.append(line)
+        begun += [_Open(each, number, line.strip(), frames) for each in beginnings]
+        traceback.add(number, line)
     return sorted(hits.values(), key=lambda hit: hit.line)
 
 
@@ -108,35 +107,45 @@ def _go_on(begun: Iterable[_Open], line: str) -> tuple[list[_Open], list[_Open]]
             continue
         text = f"{each.text} {line.strip()}"
         if after.rest:
-            still.append(_Open(after, each.line, text, each.lines + 1))
+            still.append(_Open(after, each.line, text, each.frames))
         else:
-            complete.append(_Open(after, each.line, text, each.lines))
+            complete.append(_Open(after, each.line, text, each.frames))
     return complete, still
 
 
-def _add(hits: dict[Message, Hit], found: _Open, before: Iterable[str]) -> None:
+def _add(hits: dict[Message, Hit], found: _Open) -> None:
     """Count a message."""
     message = found.beginning.message
     hit = hits.get(message)
     if hit is None:
-        hits[message] = Hit(message, found.line, plain(found.text), _frames(before))
+        hits[message] = Hit(message, found.line, plain(found.text), found.frames)
     else:
         hit.times += 1
-        hit.frames = hit.frames or _frames(before)
+        hit.frames = hit.frames or found.frames
 
 
-def _frames(lines: Iterable[str]) -> tuple[Frame, ...]:
-    """Return the frames of the last traceback in some lines, innermost first."""
-    frames: list[Frame] = []
-    has_ended = False
-    for line in lines:
+class _Traceback:
+    """The last traceback in the lines so far."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[int, Frame]] = deque(maxlen=_MOST_LINES)
+        self._has_ended = False
+
+    def add(self, number: int, line: str) -> None:
+        """Read the next line."""
         ends = _ENDS.search(line.rstrip())
-        if has_ended or _BEGINS in line or ends:
+        if self._has_ended or _BEGINS in line or ends:
             # Of an error whose text begins in the next line, that line belongs to it.
-            has_ended = bool(ends) and not has_ended and line.rstrip().endswith(":")
-            frames = frames if has_ended else []
+            self._has_ended = bool(ends) and not self._has_ended and line.rstrip().endswith(":")
+            if not self._has_ended:
+                self._frames.clear()
         match = _FRAME.search(line) or _PYTEST_FRAME.search(line)
         if match is not None:
             name = match["name"] or "<module>"
-            frames.append(Frame(plain(match["file"]), int(match["line"]), plain(name)))
-    return tuple(reversed(frames))
+            frame = Frame(plain(match["file"]), int(match["line"]), plain(name))
+            self._frames.append((number, frame))
+
+    def frames(self, number: int) -> tuple[Frame, ...]:
+        """Return its frames, innermost first, as seen from the line with this number."""
+        near = [frame for line, frame in self._frames if line >= number - _MOST_LINES]
+        return tuple(reversed(near))

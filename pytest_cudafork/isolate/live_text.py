@@ -127,7 +127,7 @@ class ChildTerminal:
         if self._ask is not None:
             ask, self._ask = self._ask, None
             self._stand_at(ask())
-        place = _pack(self._reporter.currentfspath)
+        place = _place_of(self._reporter)
         if self._tell(messages.TerminalText(text, place, self.direct)):
             self.settle()
         else:  # a process that the test has forked, or between two tests
@@ -167,7 +167,7 @@ def position_of(config: pytest.Config) -> dict[str, Any] | None:
     """Return where on its line this process's terminal stands, as plain data."""
     reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
     line = pytest_internals.current_line(pytest_internals.writer_of(reporter))
-    return None if line is None else {"at": _pack(reporter.currentfspath), "line": line}
+    return None if line is None else {"at": _place_of(reporter), "line": line}
 
 
 def show(config: pytest.Config, message: messages.TerminalText) -> None:
@@ -179,20 +179,22 @@ def show(config: pytest.Config, message: messages.TerminalText) -> None:
     """
     reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
     place = _unpack(message.at)
-    if reporter is not None:
-        pytest_internals.writer_of(reporter).write(message.text, flush=True)
+    writer = pytest_internals.writer_of(reporter)
+    if writer is not None:
+        writer.write(message.text, flush=True)
         reporter.currentfspath = place
 
 
 def flush(config: pytest.Config) -> None:
     """Bring out what the parent's terminal has been told so far."""
-    reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
-    if reporter is not None:
-        pytest_internals.writer_of(reporter).flush()
+    writer = pytest_internals.writer_of(config.pluginmanager.get_plugin(_REPORTER))
+    if writer is not None:
+        writer.flush()
 
 
-def _pack(place: Any) -> Any:
-    """Return pytest's note of what the line began with, as plain data."""
+def _place_of(reporter: Any) -> Any:
+    """Return pytest's note of what the line began with, as plain data; another's has none."""
+    place = getattr(reporter, "currentfspath", None)
     return [str(place)] if isinstance(place, os.PathLike) else place
 
 

@@ -5,7 +5,8 @@
 pytest turns a representation other than a traceback (an unknown fixture, a doctest) into text when
 it serializes a report; then it is shown without colors, and once more in the short summary. The
 counts of failed subtests, the properties of the whole suite and the attributes of a test case in
-the JUnit file are in no report at all, and neither is what pytest-benchmark has measured.
+the JUnit file are in no report at all, and neither is what pytest-benchmark has measured or what a
+scenario of pytest-bdd came to.
 
 Most reports say that a phase has passed, and differ from the one before by its name and times.
 Those travel without the rest.
@@ -19,13 +20,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork.compat import pytest_internals, pytest_reports
-from pytest_cudafork.compat.plugins import benchmark
+from pytest_cudafork.compat.plugins import bdd, benchmark
 
 SHOWN = "_cudafork_shown"
 SUBTESTS = "_cudafork_subtests"
 SUITE = "_cudafork_suite"
 CASE = "_cudafork_case"
 MEASURED = "_cudafork_measured"
+SCENARIO = "_cudafork_scenario"
+_BESIDE = (SHOWN, SUBTESTS, SUITE, CASE, MEASURED, SCENARIO)
 SAME = "_cudafork_same"
 """The key of a report that is like the one before but for what it holds."""
 TIMES = ("duration", "start", "stop")
@@ -81,9 +84,9 @@ def load(
             raise LookupError("there is no report before it")
         return _like(item, data, before)
     config = item.config
-    beside = {key: data.pop(key) for key in (SHOWN, SUBTESTS, SUITE, CASE, MEASURED) if key in data}
+    beside = {key: data.pop(key) for key in _BESIDE if key in data}
     kwargs = pytest_reports.subtest_arguments(data)
-    report = config.hook.pytest_report_from_serializable(config=config, data=data)
+    report = pytest_reports.from_plain(config, data)
     if not isinstance(report, pytest.TestReport):
         raise TypeError(f"no report of a test: {type(report).__name__}")
     _share(item, report)
@@ -133,6 +136,8 @@ def _enter(item: pytest.Item, report: pytest.TestReport, beside: Mapping[str, An
         counts[getattr(report, "id", report.nodeid)] = int(beside[SUBTESTS])
     for each in beside.get(MEASURED, ()):
         benchmark.enter(item, each)
+    if SCENARIO in beside:
+        bdd.enter(report, beside[SCENARIO])
     xml = pytest_reports.junit_xml(item.config)
     if xml is None:
         return

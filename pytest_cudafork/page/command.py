@@ -84,7 +84,10 @@ def _page_of(name: str) -> str:
     document = _read(name)
     try:
         return page_of(document)
-    except (LookupError, TypeError, ValueError, AttributeError, TemplateError) as error:
+    except (
+        LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
+        TemplateError,
+    ) as error:  # fmt: skip
         raise DocumentError(
             f"{name} has the head of a session's document but not its form "
             f"({type(error).__name__}: {error}): pytest_cudafork/documents/schema.json has the form"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from pytest_cudafork.compat import standard_library, written_in_c
+from pytest_cudafork.compat import debuggers, standard_library, written_in_c
 from pytest_cudafork.compat.unpatched import (
     contextlib,
     ctypes,
@@ -29,6 +29,7 @@ from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
+from pytest_cudafork.settings.environment import BREAKPOINT, value
 
 _PR_SET_PDEATHSIG = 1
 _TRACKER_SECONDS = 5.0
@@ -50,6 +51,7 @@ def prepare(stacks_fd: int) -> None:
     os.dup2(nothing, 0)
     if nothing != 0:
         os.close(nothing)
+    debuggers.refuse(lambda: value(BREAKPOINT))
     _write_line_by_line(sys.__stdout__)
     arm_stacks(stacks_fd)
 

@@ -177,7 +177,11 @@ def thread_states(pid: int) -> str:
 def why_no_stacks(pid: int) -> str:
     """Say why a process did not take the signals on which it would have written its stacks."""
     try:
-        other = os.readlink(f"/proc/{pid}/exe") != os.readlink("/proc/self/exe")
+        ours = os.readlink("/proc/self/exe")
+    except OSError:
+        return "Nothing can be said of it, for /proc is not there."
+    try:
+        other = os.readlink(f"/proc/{pid}/exe") != ours
     except OSError:  # gone, or another user's
         other = True
     if other:

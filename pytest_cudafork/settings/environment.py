@@ -50,6 +50,7 @@ RUN = "PYTEST_CUDA_FORK_RUN"
 
 # What is read alone.
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+BREAKPOINT = "PYTHONBREAKPOINT"
 TEST = "PYTEST_CURRENT_TEST"
 ADDOPTS = "PYTEST_ADDOPTS"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
@@ -107,6 +108,7 @@ READ = {
     **dict.fromkeys(TEMPORARY, "the folder for the ledger of a program that is run by itself"),
     RUN: "the file for the report on a Python program that others start; %p is its process",
     ADDOPTS: "whether an option stands there, for the header that -v shows",
+    BREAKPOINT: "which debugger breakpoint() starts in a process of its own",
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",

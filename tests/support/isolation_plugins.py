@@ -20,6 +20,7 @@ PLUGINS = {
     "allure": "allure_pytest.plugin",
     "anyio": "anyio.pytest_plugin",
     "asyncio": "pytest_asyncio.plugin",
+    "bdd": "pytest_bdd.plugin",
     "benchmark": "pytest_benchmark.plugin",
     "cov": "pytest_cov.plugin",
     "html": "pytest_html.plugin",

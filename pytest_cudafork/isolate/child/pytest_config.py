@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -35,6 +35,8 @@ _QUIET_OPTIONS: Mapping[str, Any] = {
     "report_log": None,
     "htmlpath": None,
     "json_report": False,
+    # pytest-bdd takes another terminal than pytest's own for an error
+    "gherkin_terminal_reporter": False,
     # the child writes its own result beside those that are there
     "clean_alluredir": False,
     "pastebin": None,
@@ -61,6 +63,15 @@ def append_log(config: pytest.Config, path: str | None) -> None:
         plugin.log_file_handler.setStream(io.open(path, "a", encoding="utf-8"))
 
 
+def _last_words(plugins: Sequence[str]) -> list[str]:
+    """Return what ``-p`` says in the end, where the ini file loads a plugin and the user does not.
+
+    pytest goes through them twice here, and would load once more what it has taken away.
+    """
+    last = {name.removeprefix("no:").removeprefix("pytest_"): name for name in plugins}
+    return [name for name in dict.fromkeys(plugins) if name in last.values()]
+
+
 def make_config(request: dict[str, Any]) -> pytest.Config:
     """Return a configuration with the parent's options, root directory and ini file.
 
@@ -70,7 +81,7 @@ def make_config(request: dict[str, Any]) -> pytest.Config:
     for name, pickled in request["options"].items():
         with contextlib.suppress(Exception):  # a type of a conftest that is not loaded yet
             options[name] = pickle.loads(pickled)
-    plugins = options.get("plugins") or []
+    plugins = _last_words(options.get("plugins") or [])
     options["plugins"] = []
     args = [part for name in plugins for part in ("-p", name)]
     args += request["args"]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pluggy_internals, pytest_internals, pytest_reports
-from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
+from pytest_cudafork.compat import debuggers, pluggy_internals, pytest_internals, pytest_reports
+from pytest_cudafork.compat.plugins import bdd, benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.captured_output import Kept
@@ -23,6 +23,7 @@ from pytest_cudafork.isolate.report_data import (
     CASE,
     MEASURED,
     SAME,
+    SCENARIO,
     SHOWN,
     SUBTESTS,
     SUITE,
@@ -71,6 +72,7 @@ class Reporter:
         self._session = session
         self._packer.begin()
         self._terminal.take_over()
+        debuggers.refuse_pytests()  # a fresh interpreter has pytest's by now
         # the output of the test is in a file that it shares with what it forked
         capture_files.call_before_output_is_read(self.config, self._leave_if_not_mine)
         manager: Any = self.config.pluginmanager
@@ -263,17 +265,21 @@ class ReportPacker:
             and self._xml is None
             and not _failed_subtests(self._config, report)
             and self._measured == len(benchmark.measured(self._config))
+            and bdd.pack(report) is None
         )
 
     def _pack_whole(self, report: pytest.TestReport) -> dict[str, Any]:
         config = self._config
-        data: Any = config.hook.pytest_report_to_serializable(config=config, report=report)
+        data: Any = pytest_reports.to_plain(config, report)
         longrepr: Any = report.longrepr
         if isinstance(data.get("longrepr"), str) and hasattr(longrepr, "toterminal"):
             data[SHOWN] = _rendered(longrepr)
         failed = _failed_subtests(config, report)
         if failed:
             data[SUBTESTS] = failed
+        scenario = bdd.pack(report)
+        if scenario is not None:
+            data[SCENARIO] = scenario
         if self._xml is not None:
             self._add_xml(report, data)
         if report.when == "teardown":  # until then a benchmark may be given more to say

@@ -31,7 +31,15 @@ def prepare(server: fork_server.ForkServer) -> None:
     """Collect what the parent collects, and serve."""
     seeds = randomness.Randomness()  # before the first conftest is imported
     request = server.settings.data
-    pytest_session.run_pytest(request, lambda cwd: CollectedSession(request, cwd, server, seeds))
+    try:
+        pytest_session.run_pytest(
+            request, lambda cwd: CollectedSession(request, cwd, server, seeds)
+        )
+    except pytest.UsageError as error:
+        # A test that was named is not there, or a conftest says so. As a rule the parent's session
+        # ends with the same words: no reason to tell of this process's end as well.
+        text = "; ".join(map(str, error.args)).replace("\n", " ")[:_LONGEST_TEXT]
+        server.ready(CannotFork("", "start", f"the fork server could not collect: {text}"))
 
 
 class CollectedTests(fork_server.Prepared):

@@ -264,7 +264,10 @@ def _free_signal() -> int | None:
 
     `signal.getsignal` does not know of handlers that C code installed, faulthandler's among them.
     """
-    taken = _handled_signals()
+    try:
+        taken = _handled_signals()
+    except OSError:  # there is no /proc, or no descriptor left
+        return None
     for number in range(signal.SIGRTMAX - 2, signal.SIGRTMIN + 2, -1):
         if not taken >> (number - 1) & 1 and signal.getsignal(number) == signal.SIG_DFL:
             return number

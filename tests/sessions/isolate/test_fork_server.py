@@ -34,6 +34,45 @@ def test_what_a_fork_server_wrote_that_did_not_get_ready_is_shown(
     )
 
 
+@pytest.mark.parametrize(
+    ("args", "conftest"),
+    [
+        (["test_nowhere.py"], ""),
+        (["test_a.py::test_nowhere"], ""),
+        (["test_a.py", "test_nowhere.py"], ""),
+        ([], "import pytest\ndef pytest_collection_modifyitems(): raise pytest.UsageError('no')"),
+    ],
+)
+def test_a_usage_error_is_told_once(
+    pytester: pytest.Pytester, args: list[str], conftest: str
+) -> None:
+    pytester.makeconftest(conftest)
+    pytester.makepyfile(test_a="def test_a(): pass")
+    alone = run_session(pytester, *args)
+    result = run_session(pytester, OPTION, *args)
+    assert result.ret == alone.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.stderr.str() == alone.stderr.str()
+    result.stdout.no_fnmatch_line("*fork server*")
+
+
+def test_a_usage_error_of_the_fork_server_alone_is_why_it_serves_no_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import pytest, sys
+        def pytest_collection_modifyitems():
+            if "process.fork_server" in " ".join(sys.orig_argv):
+                raise pytest.UsageError("only there", "or not")
+        """
+    )
+    pytester.makepyfile("def test_a(): pass")
+    result = run_session(pytester, OPTION)
+    result.assert_outcomes(passed=1)
+    why = "the fork server could not collect: only there; or not"
+    result.stdout.fnmatch_lines([f"1 test by spawn, not forkserver: {why}"])
+
+
 def test_the_tests_are_imported_once_and_forked_many_times(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -28,6 +28,29 @@ def test_isolation_works_without_pytests_debugging_plugin(pytester: pytest.Pytes
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize("without", [("reports",), ("subtests",), ("subtests", "reports")])
+@pytest.mark.parametrize("method", METHODS)
+def test_reports_travel_without_pytests_plugins_for_that(
+    pytester: pytest.Pytester, method: str, without: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(
+        """
+        import unittest
+        class TestParts(unittest.TestCase):
+            def test_parts(self):
+                for i in range(3):
+                    with self.subTest(i=i): self.assertNotEqual(i, 1)
+        def test_ok(): print("words")
+        def test_fails(): assert [1] == [2]
+        """
+    )
+    removed = [f"-pno:{name}" for name in without]
+    outcomes = run_session(pytester, *removed, "-rA").parseoutcomes()
+    result = run_session(pytester, *removed, "-rA", f"--cuda-fork-isolate={method}")
+    assert result.parseoutcomes() == outcomes
+    result.stdout.fnmatch_lines(["*AssertionError: 1 == 1", "*At index 0 diff: 1 != 2", "words"])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_the_options_that_stop_select_and_write_work(
     pytester: pytest.Pytester, method: str
@@ -197,3 +220,89 @@ def test_a_script_that_runs_pytest_does_not_run_twice(pytester: pytest.Pytester)
     result = pytester.runpython(script)
     assert result.ret == 0
     assert len(re.findall("started", result.stdout.str())) == 1
+
+
+@pytest.mark.parametrize("output", ["--capture=fd", "-s"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_breakpoint_fails_its_test_and_says_how_to_reach_the_debugger(
+    pytester: pytest.Pytester, method: str, output: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import pdb, pytest
+        def test_a(): breakpoint()
+        def test_b(): pdb.set_trace()
+        def test_c(): pytest.set_trace()
+        def test_d(): pass
+        """
+    )
+    result = run_session(pytester, output)
+    result.assert_outcomes(failed=3, passed=1)
+    line = "E * RuntimeError: breakpoint() and set_trace() need the terminal*--pdb*"
+    result.stdout.fnmatch_lines([line] * 3)
+    result.stdout.no_fnmatch_line("*PDB set_trace*")
+
+
+def test_a_breakpoint_in_a_function_that_runs_in_a_child_says_the_same(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        def stop(): breakpoint()
+        def test_a(run_forked): run_forked(stop)
+        def test_b(run_forkserver): run_forkserver(stop)
+        def test_c(run_spawned): run_spawned(stop)
+        """
+    )
+    result = run_session(pytester)
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(["E * RuntimeError: breakpoint() and set_trace() need *"] * 3)
+
+
+@pytest.mark.parametrize("written_by", ["self._tw = TerminalWriter(sys.stdout)", "pass"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_terminal_of_another_plugin_needs_nothing_that_pytests_has(
+    pytester: pytest.Pytester, method: str, written_by: str
+) -> None:
+    extra = f"""
+import sys
+from _pytest._io import TerminalWriter
+
+class Terminal:
+    def __init__(self, config):
+        {written_by}
+        self.verbosity, self.stats = 0, {{}}
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call":
+            print(report.nodeid, report.outcome)
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    config.pluginmanager.unregister(name="terminalreporter")
+    config.pluginmanager.register(Terminal(config), "terminalreporter")
+"""
+    isolate_all(pytester, method, extra)
+    pytester.makepyfile("def test_a(): print('words')\ndef test_b(): assert 0")
+    result = run_session(pytester, "-s")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, result.stdout.str() + result.stderr.str()
+    result.stdout.fnmatch_lines(["words", "*::test_a passed", "*::test_b failed"])
+
+
+@pytest.mark.parametrize("order", [("extra", "no:extra"), ("no:extra", "extra")])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_last_word_on_a_plugin_counts(
+    pytester: pytest.Pytester, method: str, order: tuple[str, str]
+) -> None:
+    pytester.makeini(f"[pytest]\naddopts = -p {order[0]}\npythonpath = .")
+    pytester.makepyfile(
+        extra="def pytest_addoption(parser): parser.addoption('--extra')",
+        test_it=f"""
+            def test_a(pytestconfig):
+                loaded = pytestconfig.pluginmanager.has_plugin("extra")
+                assert loaded == {order[1] == "extra"}
+            """,
+    )
+    option = f"--cuda-fork-isolate={method}"
+    run_session(pytester, option, "-p", order[1]).assert_outcomes(passed=1)

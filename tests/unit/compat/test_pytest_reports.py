@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import _pytest.junitxml
@@ -55,6 +56,25 @@ def test_only_pytest_itself_serializes_reports(pytester: pytest.Pytester) -> Non
 
     config.pluginmanager.register(Plugin())
     assert not pytest_reports.only_pytest_serializes(config)
+
+
+@pytest.mark.parametrize("without", ["", "reports", "subtests"])
+def test_a_report_becomes_data_and_a_report_again(pytester: pytest.Pytester, without: str) -> None:
+    config = pytester.parseconfig(*([f"-pno:{without}"] if without else []))
+    data = pytest_reports.to_plain(config, _report("it"))
+    assert pytest_reports.from_plain(config, data).nodeid == "it"
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="subtests came with pytest 9")
+def test_a_report_of_a_subtest_does_so_without_their_plugin(pytester: pytest.Pytester) -> None:
+    subtests: Any = sys.modules["_pytest.subtests"]
+    config = pytester.parseconfig("-pno:subtests", "-pno:reports")
+    context = subtests.SubtestContext(msg="part", kwargs={})
+    report = subtests.SubtestReport._new(
+        _report("it"), context, captured_output=None, captured_logs=None
+    )
+    data = pytest_reports.to_plain(config, report)
+    assert pytest_reports.from_plain(config, data).context.msg == "part"
 
 
 def test_the_id_of_a_test_makes_a_report_of_it(request: pytest.FixtureRequest) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_cudafork.explain import pasted
 from pytest_cudafork.explain.messages import MESSAGES
 from pytest_cudafork.explain.pasted import read
 
@@ -134,3 +135,22 @@ def test_any_text_can_be_read(lines: list[str]) -> None:
     hits = read(lines)
     assert len({hit.message for hit in hits}) == len(hits)
     assert all(1 <= hit.line <= len(lines) and hit.times >= 1 for hit in hits)
+
+
+def test_a_message_that_is_there_many_times_is_looked_up_once_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    class Pattern:
+        """Counts the lines in which a frame is looked for."""
+
+        def search(self, line: str) -> None:
+            nonlocal looks
+            looks += 1
+
+    monkeypatch.setattr(pasted, "_FRAME", Pattern())
+    message = "RuntimeError: Cannot re-initialize CUDA in forked subprocess"
+    (hit,) = pasted.read([message] * 300)
+    assert (hit.times, hit.frames) == (300, ())
+    assert looks == 300

@@ -141,6 +141,26 @@ def test_without_a_terminal_nothing_is_shown_and_nothing_known() -> None:
     assert live_text.position_of(parent.config) is None
 
 
+def test_a_terminal_of_another_plugin_need_not_note_a_place() -> None:
+    parent, child = _Session(), _Child()
+    for session in (parent, child):
+        del session.reporter.currentfspath
+    parent.reporter._tw.write("..", flush=True)
+    assert live_text.position_of(parent.config) == {"at": None, "line": ".."}
+    child.terminal.take_over()
+    child.reporter._tw.write("text", flush=True)
+    assert child.told == [messages.TerminalText("text", None, False)]
+
+
+def test_a_terminal_of_another_plugin_may_have_no_writer() -> None:
+    parent = _Session()
+    del parent.reporter._tw
+    live_text.show(parent.config, messages.TerminalText("text", 1, False))
+    live_text.flush(parent.config)
+    assert live_text.terminal_of(parent.config) is None
+    assert live_text.position_of(parent.config) is None
+
+
 def test_a_child_is_told_of_colors_and_width() -> None:
     parent = _Session()
     parent.reporter._tw.fullwidth = 77

@@ -72,6 +72,10 @@ WRONG = {
         json.dumps({**sessions.document(), "tests": [{"test": 3}]}),
         "has the head of a session's document but not its form",
     ),
+    "a number without end": (
+        json.dumps({**sessions.document(), "seconds": float("inf")}),
+        "has the head of a session's document but not its form (OverflowError",
+    ),
     "a number that is text": (
         json.dumps({**sessions.document(), "seconds": "1;}</style>"}),
         "has the head of a session's document but not its form (TypeError",

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,6 +140,16 @@ THREAD = (
     '[{"os_thread_id": 7, "thread_name": "main", "frames": '
     '[{"filename": "/a.py", "line": 3, "name": "f"}]}]'
 )
+
+
+def test_without_proc_nothing_is_said_of_a_process_without_stacks(
+    sleeper: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def readlink(path: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(native_stacks, "os", SimpleNamespace(readlink=readlink))
+    assert native_stacks.why_no_stacks(sleeper).endswith("/proc is not there.")
 
 
 def test_python_stacks_are_read_without_stopping_the_process(py_spy: Path) -> None:

@@ -129,6 +129,15 @@ def test_what_the_parent_collects_is_ready_to_be_run(server: _Server) -> None:
     assert gc.get_freeze_count() > frozen_before
 
 
+def test_what_is_to_be_collected_and_is_not_there_is_why_it_cannot_be_forked(
+    server: _Server,
+) -> None:
+    server.settings.data["targets"] = ["nowhere.py"]
+    assert _prepare(server) is None
+    assert server.why_not is not None
+    assert "could not collect: file or directory not found: nowhere.py" in server.why_not.reason
+
+
 @pytest.mark.parametrize("spare_cores", [True, False])
 def test_a_child_gets_what_must_be_its_own_and_practices_while_it_waits(
     server: _Server, monkeypatch: pytest.MonkeyPatch, spare_cores: bool

@@ -150,6 +150,18 @@ def test_without_a_free_signal_nothing_is_armed(monkeypatch: pytest.MonkeyPatch)
     assert library.cudafork_arm.calls == []
 
 
+def test_where_the_signals_cannot_be_known_nothing_is_armed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown() -> int:
+        raise FileNotFoundError("/proc/self/status")
+
+    library, made = witness()
+    monkeypatch.setattr(native_libs, "_handled_signals", unknown)
+    made.arm()()
+    assert library.cudafork_arm.calls == []
+
+
 def test_calls_of_c_functions_are_told_until_the_undo() -> None:
     library, native = witness()
     undo = native.after_call(sum, Place(1, 2, 3), len, always=True)
