@@ -44,7 +44,11 @@ def read_config(model: str) -> LlamaConfig:
     if model in _SHAPES:
         return _SHAPES[model]
     path = (TINY_FOLDER if model == "tiny" else Path(model)) / "config.json"
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as error:  # a name that is too long, a folder that is somebody else's
+        raise ConfigError(f"model={model!r} cannot be looked at: {error}.") from error
+    if not there:
         raise ConfigError(
             f"model={model!r} is not one of 'tiny', {', '.join(map(repr, _SHAPES))}, and no folder "
             f"with a config.json ({str(path)!r} is not there)."

@@ -52,12 +52,30 @@ FULL, SLIDING = "full_attention", "sliding_attention"
         ("mistral", {"layer_types": [FULL] * 4}, "but 'mistral' has none"),
         ("mistral", {"sliding_window": 0}, "sliding_window=0 must be a whole number"),
         ("mistral", {"sliding_window": "8"}, "sliding_window='8' must be a whole number"),
+        *(
+            (kind, {"use_sliding_window": True, "max_window_layers": wrong}, "a whole number")
+            for kind in ("qwen2", "qwen3")
+            for wrong in (None, "2", [FULL], {}, 1.5, True)
+        ),
+        *(
+            ("qwen3", {"use_sliding_window": wrong}, "must be true or false")
+            for wrong in ("false", [], {"rope_theta": 1.0}, 2)
+        ),
     ],
 )
 def test_windows_that_contradict_each_other_are_refused(
     kind: str, values: dict[str, Any], words: str
 ) -> None:
     assert words in windows(kind, **values)
+
+
+@pytest.mark.parametrize("wrong", [None, "2", [FULL], {}])
+def test_what_windows_nobody_asks_for_would_be_is_of_no_account(wrong: object) -> None:
+    for kind in ("llama", "mistral"):
+        assert windows(kind, max_window_layers=wrong, use_sliding_window="x") == windows(kind)
+    assert windows("qwen2", max_window_layers=wrong) == windows("qwen2")
+    types = {"use_sliding_window": True, "layer_types": [FULL, SLIDING] * 2}
+    assert windows("qwen3", max_window_layers=wrong, **types) == windows("qwen3", **types)
 
 
 def test_what_is_computed_in_one_way_only_is_refused_otherwise() -> None:
