@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +12,13 @@ from sample_engine.errors import ConfigError
 __all__ = ["LLAMA_3_8B", "LlamaConfig", "RopeScaling", "is_above_zero", "is_count"]
 
 _LONGEST_TEXT = _LARGEST_COUNT = (1 << 31) - 1
+_LEAST_FLOAT32, _LARGEST_FLOAT32 = 2.0**-126, 2.0**127 * (2 - 2.0**-23)  # not subnormal
 
 
 def is_above_zero(value: object) -> bool:
-    """Whether a value of a configuration is a number above 0 that a float holds."""
+    """Whether a value of a configuration is a number above 0 that a float32 holds."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 < value <= sys.float_info.max  # type: ignore[operator]
+    return number and _LEAST_FLOAT32 <= value <= _LARGEST_FLOAT32  # type: ignore[operator]
 
 
 def is_count(value: object) -> bool:

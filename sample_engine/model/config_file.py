@@ -140,7 +140,7 @@ def _wrong_values(values: dict[str, Any]) -> list[str]:
         wrong += _too_large(values)
     eps = values.get("rms_norm_eps", 1e-6)
     if not is_above_zero(eps):
-        wrong.append(f"rms_norm_eps={eps!r} must be a number above 0")
+        wrong.append(f"rms_norm_eps={eps!r} must be a number above 0 that a float32 holds")
     tied = values.get("tie_word_embeddings", False)
     if not isinstance(tied, bool):
         wrong.append(f"tie_word_embeddings={tied!r} must be true or false")
