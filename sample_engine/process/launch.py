@@ -75,8 +75,8 @@ def launch(
             raise ConfigError(
                 "What the engine core is to be made with (graph_execution, core_factory) cannot "
                 f"be handed to a process that is started by {method.value!r}: {error}. Its class "
-                "or function has to be in a module, not in the program itself or in a function, and "
-                "what it holds has to be picklable; or use worker_method='inproc' or 'fork'."
+                "or function has to be in a module, not in the program itself or in a function, "
+                "and what it holds has to be picklable; or use worker_method='inproc' or 'fork'."
             ) from error
     return process
 
