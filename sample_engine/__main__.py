@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import ConfigError, EngineError, PromptError
 from sample_engine.frontend.engine_options import add_engine_options, engine_settings
+from sample_engine.process.standard_streams import replace_closed_streams
 
 __all__ = ["main"]
 
@@ -30,6 +31,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Complete a prompt. Exit codes: 0, 1 the engine failed, 2 wrong input, 130 Ctrl-C."""
+    replace_closed_streams("stderr")
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] == "serve":  # the text "serve" is completed after --
         from sample_engine.serve.command_line import main as serve
@@ -64,6 +66,8 @@ def _complete(options: argparse.Namespace) -> int:
         seed=options.seed,
         stop=tuple(options.stop),
     )
+    if sys.stdout is None:
+        raise ConfigError("stdout is closed: there is nowhere to write the text to.")
     prompt = _prompt(options.prompt)
     with LLM(options.model, **engine_settings(options)) as llm:
         began = time.monotonic()
@@ -89,6 +93,8 @@ def _complete(options: argparse.Namespace) -> int:
 def _prompt(text: str) -> str:
     if text != "-":
         return text
+    if sys.stdin is None:
+        raise PromptError("The prompt is to be read from stdin, which is closed.")
     data = sys.stdin.buffer.read()
     try:
         return data.decode("utf-8")

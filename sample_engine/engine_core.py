@@ -15,8 +15,8 @@ import hashlib
 import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
 
 import torch
 
@@ -52,7 +52,7 @@ class EngineCore:
         self.config = config
         self._last_step: tuple[ScheduledBatch, StepResult] | None = None
         self._under_way: deque[StepUnderWay] = deque()  # by their order; at most two
-        with _cpu_by_default():
+        with _as_by_itself():
             self._runner: ModelRunner | None = ModelRunner(config, graph_execution, place)
             self._runner.capture_graphs()
         self._info = _info(self._runner)
@@ -110,7 +110,7 @@ class EngineCore:
 
         With ``async_scheduling`` that is of the step before, while this one is computed.
         """
-        with _cpu_by_default():
+        with _as_by_itself():
             return self._step(self.runner)
 
     def _step(self, runner: ModelRunner) -> list[CoreOutput]:
@@ -191,14 +191,21 @@ class EngineCore:
         return tokens
 
 
-def _cpu_by_default() -> AbstractContextManager[object]:
-    """Let tensors be on the CPU where it is not said, whatever the program has set as default.
+def _as_by_itself() -> AbstractContextManager[object]:
+    """Let torch do what it does by itself, whatever the program that runs or forks the core wants.
 
-    A program that says ``torch.set_default_device("cuda")`` may run the core, or fork it.
+    A program may say ``torch.set_default_device("cuda")``, or be in a block of ``torch.autocast``.
     """
-    if torch.get_default_device().type == "cpu":
+    wanted = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    elsewhere = torch.get_default_device().type != "cpu"
+    if not wanted and not elsewhere:
         return nullcontext()
-    return cast("AbstractContextManager[object]", torch.device("cpu"))
+    stack = ExitStack()
+    for kind in wanted:
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    if elsewhere:  # what does not say where it is to be is on the CPU
+        stack.enter_context(torch.device("cpu"))
+    return stack
 
 
 def _connector(runner: ModelRunner) -> KVConnector | None:

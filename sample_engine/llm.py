@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -30,7 +30,15 @@ from sample_engine.device.preflight import (
 from sample_engine.errors import EngineDeadError, PromptError, RemoteError
 from sample_engine.frontend.detokenizer import RequestText
 from sample_engine.frontend.progress import progress_bar
-from sample_engine.frontend.prompts import Batch, Message, Params, Prompt, PromptParts, checked
+from sample_engine.frontend.prompts import (
+    Batch,
+    Message,
+    Params,
+    Prompt,
+    PromptParts,
+    checked,
+    conversations,
+)
 from sample_engine.process.client import make_client
 from sample_engine.process.core_process import CoreFactory, make_engine_core, refusal
 from sample_engine.process.interrupts import interrupts_deferred
@@ -172,8 +180,7 @@ class LLM:
         The model's chat template makes a prompt of it; without one each message is a line. Raises
         :class:`PromptError` for a conversation that the template refuses.
         """
-        several = bool(messages) and not isinstance(messages[0], Mapping)
-        each: Any = messages if several else [messages]
+        each, several = conversations(messages)
         prompts = [self.chat_prompt(conversation) for conversation in each]
         return self.generate(prompts if several else prompts[0], sampling_params, use_tqdm=use_tqdm)
 

@@ -56,7 +56,8 @@ class DraftState:
         )
         self.probs: torch.Tensor | None = None  # [S + 1, k, V] float32
         if drawn_from:
-            self.probs = torch.zeros((max_num_seqs + 1, num_drafts, drawn_from), device=device)
+            shape = (max_num_seqs + 1, num_drafts, drawn_from)
+            self.probs = torch.zeros(shape, dtype=torch.float32, device=device)
         number = (torch.int64, (max_num_seqs,))
         fields: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
             **dict.fromkeys(("rows", "lengths", "num_drafts", "first_rows"), number),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -79,7 +80,7 @@ class SamplingParams:
         """Refuse what no distribution can be made of."""
         for name in ("stop", "stop_token_ids"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
-        if self.top_k == -1:
+        if _is_whole(self.top_k) and self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
         wrong = _wrong_params(self)
         if not wrong and self.n > 1 and self.temperature == 0:
@@ -146,7 +147,8 @@ def _as_tuple(value: Any) -> Any:
     if isinstance(value, str):
         return (value,)
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, Mapping)):
-        return tuple(value)
+        with contextlib.suppress(TypeError):  # a tensor without dimensions
+            return tuple(value)
     return value
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import PromptError
 
-__all__ = ["Batch", "Message", "Params", "Prompt", "PromptParts", "checked"]
+__all__ = ["Batch", "Message", "Params", "Prompt", "PromptParts", "checked", "conversations"]
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 Message = Mapping[str, Any]
@@ -45,6 +45,21 @@ def checked(prompts: Prompt | Sequence[Prompt], sampling_params: Params) -> Batc
         )
     found = [_prompt(number, prompt) for number, prompt in enumerate(given)]
     return Batch(found, _each(sampling_params, len(found)), single)
+
+
+def conversations(messages: object) -> tuple[list[Any], bool]:
+    """The conversations of an argument that is one or several of them, and whether it is several.
+
+    A conversation is a list of messages. What the messages are is looked at later.
+    """
+    if not isinstance(messages, Iterable) or isinstance(messages, (str, bytes, bytearray, Mapping)):
+        raise TypeError(
+            f"messages={messages!r} is of the type {type(messages).__name__}: give a list of "
+            "messages, each {'role': 'user', 'content': '...'}, or a list of such lists."
+        )
+    given = list(messages)
+    several = bool(given) and not isinstance(given[0], Mapping)
+    return (given if several else [given]), several
 
 
 def _prompt(number: int, given: object) -> PromptParts:

@@ -147,7 +147,7 @@ def read(
         }
         optional = {name: expected[other] for name, other in same.items() if name in found}
         wrong = _differences(found, {**expected, **optional})
-        wrong = wrong or files.wrong_dtypes(list(expected))
+        wrong = wrong or files.wrong_dtypes([*expected, *optional])
         if wrong:
             raise WeightsError(
                 f"{str(files.path)!r} does not hold the weights that its configuration describes:\n"

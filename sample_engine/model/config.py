@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from sample_engine.errors import ConfigError
 
-__all__ = ["LLAMA_3_8B", "LlamaConfig", "RopeScaling", "is_above_zero"]
+__all__ = ["LLAMA_3_8B", "LlamaConfig", "RopeScaling", "is_above_zero", "is_count"]
 
-_LONGEST_TEXT = (1 << 31) - 1
+_LONGEST_TEXT = _LARGEST_COUNT = (1 << 31) - 1
+_LEAST_FLOAT32, _LARGEST_FLOAT32 = 2.0**-126, 2.0**127 * (2 - 2.0**-23)  # not subnormal
 
 
 def is_above_zero(value: object) -> bool:
-    """Whether a value of a configuration is a number above 0 that a float holds."""
+    """Whether a value of a configuration is a number above 0 that a float32 holds."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 < value <= sys.float_info.max  # type: ignore[operator]
+    return number and _LEAST_FLOAT32 <= value <= _LARGEST_FLOAT32  # type: ignore[operator]
+
+
+def is_count(value: object) -> bool:
+    """Whether a value of a configuration is a whole number of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST_COUNT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,15 +101,29 @@ class LlamaConfig:
             )
         if self.head_dim % 2:
             raise ConfigError(f"head_dim={self.head_dim} must be even: RoPE turns pairs.")
+        turned = self.rotary_dim
+        if turned is not None and (turned % 2 or turned > self.head_dim):
+            raise ConfigError(
+                f"rotary_dim={turned} must be even and at most head_dim={self.head_dim}: RoPE "
+                "turns pairs of a head's numbers."
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LlamaConfig:
-        """The shape of plain values, as ``dataclasses.asdict`` and JSON make them of one."""
+        """The shape of plain values, as ``dataclasses.asdict`` and JSON make them of one.
+
+        Raises :class:`ConfigError` for values of which no model can be made.
+        """
+        wrong = _wrong_values(values)
+        if wrong:
+            raise ConfigError("; ".join(wrong))
         scaling, eos = values.get("rope_scaling"), values.get("eos_token_id")
         return cls(
             **{
-                **values,
-                "rope_scaling": RopeScaling(**scaling) if scaling else None,
+                **_with_floats(cls, values),
+                "rope_scaling": (
+                    RopeScaling(**_with_floats(RopeScaling, scaling)) if scaling else None
+                ),
                 "eos_token_id": tuple(eos) if isinstance(eos, list) else eos,
                 "windows": tuple(values.get("windows", ())),
             }
@@ -137,6 +156,59 @@ class LlamaConfig:
         return tuple(
             None if window is None or window >= max_model_len else window for window in windows
         )
+
+
+def _wrong_values(values: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the values of a shape, a line each."""
+    if not isinstance(values, Mapping):
+        return [f"{values!r} is no object"]
+    fields = {field.name: field for field in dataclasses.fields(LlamaConfig)}
+    wrong = [f"there is no {name!r} in a shape" for name in values if name not in fields]
+    for name, field in fields.items():
+        if name in values:
+            if not _fits(str(field.type), values[name]):
+                wrong.append(f"{name}={values[name]!r} is no value of it")
+        elif field.default is dataclasses.MISSING:
+            wrong.append(f"{name} is missing")
+    return wrong
+
+
+def _with_floats(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a class, of which JSON may have written some floats as whole numbers."""
+    floats = {field.name for field in dataclasses.fields(kind) if field.type == "float"}
+    return {name: float(each) if name in floats else each for name, each in values.items()}
+
+
+def _fits(kind: str, value: Any) -> bool:
+    """Whether a plain value is one of a field of this type."""
+    if value is None:
+        return kind.endswith("| None")
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind == "float":
+        return is_above_zero(value)
+    if kind.startswith("RopeScaling"):
+        return _is_scaling(value)
+    if kind.startswith("int | tuple"):  # tokens
+        each = value if isinstance(value, list) else [value]
+        return all(type(token) is int for token in each)
+    if kind.startswith("tuple"):
+        return isinstance(value, list) and all(each is None or is_count(each) for each in value)
+    return is_count(value)
+
+
+def _is_scaling(value: object) -> bool:
+    if not isinstance(value, Mapping) or value.get("kind") not in ("linear", "llama3", "yarn"):
+        return False
+    known = {field.name for field in dataclasses.fields(RopeScaling)} - {"kind", "truncate"}
+    numbers = {name: each for name, each in value.items() if name not in ("kind", "truncate")}
+    if value["kind"] == "linear" and numbers.get("original_max_position_embeddings") == 0:
+        del numbers["original_max_position_embeddings"]
+    needed = {"factor", "original_max_position_embeddings"} - numbers.keys()
+    if value["kind"] == "linear":
+        needed.discard("original_max_position_embeddings")
+    right = all(name in known and is_above_zero(each) for name, each in numbers.items())
+    return right and not needed and isinstance(value.get("truncate", True), bool)
 
 
 LLAMA_3_8B = LlamaConfig(

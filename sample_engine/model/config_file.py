@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sample_engine.errors import ConfigError
-from sample_engine.model.config import LLAMA_3_8B, LlamaConfig, is_above_zero
+from sample_engine.model.config import LLAMA_3_8B, LlamaConfig, is_above_zero, is_count
 from sample_engine.model.families import family_of
 from sample_engine.model.rope_settings import read_rope
 
@@ -30,7 +30,6 @@ _COUNTS = (
     "num_attention_heads",
     "max_position_embeddings",
 )
-_LARGEST = (1 << 31) - 1
 _MOST_BYTES = 1 << 24
 
 
@@ -44,7 +43,11 @@ def read_config(model: str) -> LlamaConfig:
     if model in _SHAPES:
         return _SHAPES[model]
     path = (TINY_FOLDER if model == "tiny" else Path(model)) / "config.json"
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as error:  # a name that is too long, a folder that is somebody else's
+        raise ConfigError(f"model={model!r} cannot be looked at: {error}.") from error
+    if not there:
         raise ConfigError(
             f"model={model!r} is not one of 'tiny', {', '.join(map(repr, _SHAPES))}, and no folder "
             f"with a config.json ({str(path)!r} is not there)."
@@ -88,7 +91,7 @@ def _config_of(values: dict[str, Any], path: str) -> LlamaConfig:
         heads = values["num_attention_heads"]
         if values.get("num_key_value_heads") is None:
             values["num_key_value_heads"] = heads
-        if values.get("head_dim") is None and _is_count(heads) and _is_count(values["hidden_size"]):
+        if values.get("head_dim") is None and is_count(heads) and is_count(values["hidden_size"]):
             values["head_dim"] = values["hidden_size"] // heads
         wrong += _wrong_values(values)
     windows: tuple[int | None, ...] = ()
@@ -125,15 +128,11 @@ def _even(turned: int, path: str) -> int:
     return turned
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST
-
-
 def _wrong_values(values: dict[str, Any]) -> list[str]:
     wrong = [
         f"{name}={values.get(name)!r} must be a whole number of at least 1"
         for name in (*_COUNTS, "num_key_value_heads", "head_dim")
-        if not _is_count(values.get(name))
+        if not is_count(values.get(name))
     ]
     if not wrong and values["num_hidden_layers"] > _MOST_LAYERS:
         wrong.append(f"num_hidden_layers={values['num_hidden_layers']} is more than {_MOST_LAYERS}")
@@ -141,7 +140,7 @@ def _wrong_values(values: dict[str, Any]) -> list[str]:
         wrong += _too_large(values)
     eps = values.get("rms_norm_eps", 1e-6)
     if not is_above_zero(eps):
-        wrong.append(f"rms_norm_eps={eps!r} must be a number above 0")
+        wrong.append(f"rms_norm_eps={eps!r} must be a number above 0 that a float32 holds")
     tied = values.get("tie_word_embeddings", False)
     if not isinstance(tied, bool):
         wrong.append(f"tie_word_embeddings={tied!r} must be true or false")

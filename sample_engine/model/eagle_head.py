@@ -64,15 +64,20 @@ class EagleConfig:
 
     @classmethod
     def from_json(cls, text: str) -> EagleConfig:
-        """Return the configuration that :meth:`to_json` wrote."""
+        """Return the configuration that :meth:`to_json` wrote.
+
+        Raises :class:`ValueError` for a text that it did not write.
+        """
         values = json.loads(text)
-        layer = LlamaConfig.of(values["layer"])
-        size = values.get("draft_vocab_size")
-        return cls(
-            layer=layer,
-            aux_layers=tuple(int(index) for index in values["aux_layers"]),
-            draft_vocab_size=None if size is None else int(size),
-        )
+        if not isinstance(values, dict):
+            raise ValueError("it is no object")
+        layer = LlamaConfig.of(values.get("layer", {}))
+        aux, size = values.get("aux_layers"), values.get("draft_vocab_size")
+        if not (isinstance(aux, list) and aux and all(type(i) is int and i >= 0 for i in aux)):
+            raise ValueError(f"aux_layers={aux!r} must name layers by their numbers")
+        if size is not None and type(size) is not int:
+            raise ValueError(f"draft_vocab_size={size!r} must be a whole number, or null")
+        return cls(layer=layer, aux_layers=tuple(aux), draft_vocab_size=size)
 
     def to_json(self) -> str:
         """Return the configuration as text, for the metadata of a weights file."""

@@ -57,13 +57,16 @@ class Family:
             wrong = _wrong_kinds(kinds, count)
             if wrong:
                 return (), wrong
-        if self.sliding == "never" or (
-            self.sliding == "asked" and not values.get("use_sliding_window")
-        ):
+        first, wrong = self._first_with_window(values)
+        if wrong:
+            return (), wrong
+        if first is None:
             window = None
         if kinds is None:
-            first = values.get("max_window_layers", 0) if self.sliding == "asked" else 0
-            kinds = [_LAYERS[window is not None and index >= first] for index in range(count)]
+            kinds = [
+                _LAYERS[window is not None and first is not None and index >= first]
+                for index in range(count)
+            ]
         if self.sliding == "always" and window is not None and _LAYERS[0] in kinds:
             return (), [f"layer_types has {_LAYERS[0]!r}, but {self.model_type!r} has none"]
         if window is None:
@@ -73,6 +76,21 @@ class Family:
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             return (), [f"sliding_window={window!r} must be a whole number of at least 1, or null"]
         return tuple(window if kind == _LAYERS[1] else None for kind in kinds), []
+
+    def _first_with_window(self, values: Mapping[str, Any]) -> tuple[int | None, list[str]]:
+        """The first layer that has a window where ``layer_types`` does not say it; None: none."""
+        if self.sliding != "asked":
+            return (0 if self.sliding == "always" else None), []
+        asked, first = values.get("use_sliding_window"), values.get("max_window_layers", 0)
+        if asked not in (None, False, True):
+            return None, [f"use_sliding_window={asked!r} must be true or false"]
+        if not asked:
+            return None, []
+        if values.get("layer_types") is not None:
+            return 0, []
+        if isinstance(first, bool) or not isinstance(first, int):
+            return None, [f"max_window_layers={first!r} must be a whole number"]
+        return first, []
 
 
 def _wrong_kinds(kinds: Any, count: int) -> list[str]:

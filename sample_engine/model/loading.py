@@ -141,7 +141,7 @@ def _eagle_config(path: Path, target: LlamaConfig) -> EagleConfig:
         raise WeightsError(f"{str(path)!r} carries no 'config' in its metadata: no EAGLE head.")
     try:
         config = EagleConfig.from_json(text)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, RecursionError) as error:
         raise WeightsError(f"The 'config' in {str(path)!r} cannot be read: {error}.") from error
     theirs = (config.layer.hidden_size, config.layer.vocab_size)
     ours = (target.hidden_size, target.vocab_size)

@@ -117,7 +117,7 @@ def _index_of(path: Path) -> dict[str, str]:
             "save it anew."
         )
     for name, file in placed.items():
-        if not isinstance(file, str) or Path(file).name != file:
+        if not isinstance(file, str) or not file or Path(file).name != file:
             raise WeightsError(
                 f"{str(path)!r} has {name} in {file!r}: it must be a file of the same folder."
             )
@@ -125,7 +125,7 @@ def _index_of(path: Path) -> dict[str, str]:
 
 
 def _must_exist(paths: list[Path], index: Path | None) -> None:
-    missing = [path for path in paths if not path.is_file()]
+    missing = [path for path in paths if not _is_there(path)]
     if not missing:
         return
     if index is None:
@@ -139,6 +139,13 @@ def _must_exist(paths: list[Path], index: Path | None) -> None:
         f"{str(index)!r} names {len(paths)} files, of which {len(missing)} are not there: "
         f"{names}{more}. Fetch them, too."
     )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # no file has such a name
+        return False
 
 
 def _corrupt(path: Path, error: Exception) -> str:

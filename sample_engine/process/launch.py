@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from sample_engine.config import WorkerMethod
+from sample_engine.errors import ConfigError
 from sample_engine.process.start_method import get_mp_context
 
 __all__ = ["launch"]
@@ -45,7 +47,8 @@ def launch(
 ) -> BaseProcess:
     """Start a process that runs ``target``; it is daemonic, and ends with this one at the latest.
 
-    The child begins with SIGINT blocked (by fork and spawn) and has to settle what it wants.
+    The child begins with SIGINT blocked (by fork and spawn) and has to settle what it wants. Raises
+    :class:`ConfigError` for arguments that cannot be handed to it.
     """
     context: Any = get_mp_context(method)
     process: BaseProcess = context.Process(
@@ -60,7 +63,21 @@ def launch(
             stack.enter_context(_without_main())
         if method is not WorkerMethod.FORKSERVER:  # whose server would keep the mask for everybody
             stack.enter_context(_interrupts_blocked(method))
-        process.start()
+        try:
+            process.start()
+        except (
+            pickle.PicklingError,
+            AttributeError,
+            TypeError,
+        ) as error:  # pickle raises all three
+            if method is WorkerMethod.FORK:
+                raise
+            raise ConfigError(
+                "What the engine core is to be made with (graph_execution, core_factory) cannot "
+                f"be handed to a process that is started by {method.value!r}: {error}. Its class "
+                "or function has to be in a module, not in the program itself or in a function, "
+                "and what it holds has to be picklable; or use worker_method='inproc' or 'fork'."
+            ) from error
     return process
 
 

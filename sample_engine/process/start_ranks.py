@@ -17,6 +17,7 @@ from sample_engine.errors import ConfigError
 from sample_engine.process.core_process import CoreFactory, CoreOrder, RankOrder
 from sample_engine.process.memory_file import MemoryFile
 from sample_engine.process.rank_process import KILL_SECONDS, RankProcess, limit_waits
+from sample_engine.process.standard_streams import fill_standard_descriptors
 from sample_engine.process.stderr_log import StderrLog
 
 __all__ = ["STEP_SECONDS_ENV", "seconds_of", "start_ranks", "step_seconds"]
@@ -36,6 +37,7 @@ def start_ranks(
 
     Where one cannot be started, those that were are ended.
     """
+    fill_standard_descriptors()  # before pipes and files are opened
     size = config.tensor_parallel_size
     started: list[RankProcess] = []
     with contextlib.ExitStack() as always, contextlib.ExitStack() as undo:

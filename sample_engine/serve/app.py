@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -24,6 +24,7 @@ from sample_engine.errors import (
 )
 from sample_engine.serve.answers import Answer, error_body, models_body
 from sample_engine.serve.bodies import LimitedBodies
+from sample_engine.serve.deaths import deaths_watched
 from sample_engine.serve.disconnects import unless_gone
 from sample_engine.serve.protocol import ChatRequest, CompletionRequest, UnsupportedFieldError
 from sample_engine.serve.streams import Item, OverloadedError, StoppedError, Streams
@@ -70,6 +71,20 @@ class Service:
         except Exception as error:
             return self._as_error(error, asked)
         return Response(status_code=CLIENT_WENT_AWAY) if whole is None else JSONResponse(whole)
+
+    @contextlib.contextmanager
+    def watch_over_engine(self) -> Iterator[None]:
+        """Find out by oneself where the engine dies: perhaps nobody asks it for anything."""
+        looking: list[asyncio.Task[None]] = []
+
+        async def look() -> None:
+            await asyncio.to_thread(self.streams.look)
+            if self.streams.dead is not None:
+                self._on_dead()
+
+        pids = self.streams.llm.info().get("rank_pids", ())
+        with deaths_watched(pids, lambda: looking.append(asyncio.ensure_future(look()))):
+            yield
 
     async def _stream(
         self,
@@ -139,7 +154,8 @@ def create_app(service: Service) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
+        with service.watch_over_engine():
+            yield
         await asyncio.to_thread(service.streams.close)
 
     app = FastAPI(title="sample_engine", lifespan=lifespan)

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from sample_engine.errors import EngineError
 from sample_engine.frontend.engine_options import add_engine_options, engine_settings
+from sample_engine.process.standard_streams import replace_closed_streams
 
 _STOPPED, _FAILED, _WRONG_INPUT = 0, 1, 2
 _INTERRUPTED = 128 + signal.SIGINT
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         wrong input, a port that is taken, or a library that is missing.
 
     """
+    replace_closed_streams("stdout")  # a daemon's: uvicorn asks whether it is a terminal
     options = _parser().parse_args(arguments)
     try:
         import uvicorn
@@ -61,8 +63,12 @@ def main(arguments: Sequence[str]) -> int:
         service = Service(streams, name, on_dead=lambda: setattr(server, "should_exit", True))
         config = uvicorn.Config(create_app(service), log_level="warning")
         server = EndingServer(config, streams, _LAST_SECONDS)
-        sys.stdout.write(f"http://{f'[{host}]' if ':' in host else host}:{port}\n")
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(f"http://{f'[{host}]' if ':' in host else host}:{port}\n")
+            sys.stdout.flush()
+        except OSError as error:
+            streams.close()
+            return _complain(f"the address cannot be written to stdout: {error}", _FAILED)
         try:
             server.run(sockets=[listening])
         except KeyboardInterrupt:  # it is passed on when all is tidied up, as SIGTERM is

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, StrictBool, StrictInt
+from pydantic import BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt
 
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import PromptError
@@ -37,6 +37,11 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     "service_tier": (None, "auto", "default"),
 }
 """Fields that are known and not done, each with the values that ask for nothing."""
+_NOTHING_IN_STREAMS: Mapping[str, tuple[Any, ...]] = {
+    "continuous_usage_stats": (None, False),
+    "include_obfuscation": (None, False),
+}
+"""Those of ``stream_options``."""
 _HARMLESS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 """Fields that ask for nothing whatever they hold."""
 
@@ -64,8 +69,8 @@ class _Request(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     model: str
-    temperature: float | None = None
-    top_p: float | None = None
+    temperature: StrictFloat | None = None
+    top_p: StrictFloat | None = None
     top_k: StrictInt | None = None
     n: StrictInt | None = None
     seed: StrictInt | None = None
@@ -93,6 +98,9 @@ class _Request(BaseModel):
         """
         for name, given in (self.model_extra or {}).items():
             _check_extra(name, given)
+        if self.stream_options is not None:
+            for name, given in (self.stream_options.model_extra or {}).items():
+                _check_stream_option(name, given)
         max_tokens, logprobs = self._limits()
         return SamplingParams(
             temperature=1.0 if self.temperature is None else self.temperature,
@@ -228,4 +236,12 @@ def _check_extra(name: str, given: object) -> None:
     if not any(given == each for each in _NOTHING[name]):
         raise UnsupportedFieldError(
             name, f"{name}={given!r} is not supported by this engine: leave it out."
+        )
+
+
+def _check_stream_option(name: str, given: object) -> None:
+    if not any(given == each for each in _NOTHING_IN_STREAMS.get(name, ())):
+        raise UnsupportedFieldError(
+            "stream_options",
+            f"stream_options has {name}={given!r}, which this engine does not do: leave it out.",
         )

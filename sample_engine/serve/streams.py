@@ -125,12 +125,24 @@ class Streams:
                         break
                     bring((place, output))
         except (EngineDeadError, RemoteError) as error:
-            self.dead = error
+            self._note(error)
             bring(error)
         except Exception as error:
             bring(error)
         finally:
             bring(None)
+
+    def look(self) -> None:
+        """Ask the engine for something, to learn whether it is gone; in a thread."""
+        try:
+            self.llm.metrics()
+        except (EngineDeadError, RemoteError) as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        """Keep why the engine is gone: the first error says most."""
+        if self.dead is None:
+            self.dead = error
 
     def stop(self) -> None:
         """End what is under way by an error that says why; for the loop's thread."""

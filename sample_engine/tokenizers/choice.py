@@ -28,7 +28,9 @@ class ModelText(NamedTuple):
 
         Without a template each message is a line, ``role: text``. Raises :class:`PromptError`.
         """
-        if not messages or not all(isinstance(each, Mapping) for each in messages):
+        if not isinstance(messages, Sequence) or not (
+            messages and all(isinstance(each, Mapping) for each in messages)
+        ):
             raise PromptError(
                 "A conversation is a list of at least one message, and a message a mapping: "
                 "{'role': 'user', 'content': '...'}."

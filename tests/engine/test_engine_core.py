@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import random
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.engine_core import EngineCore
 from tests.engine.support.engine import (
     COUNT,
     GREEDY,
     PROMPTS,
     SAMPLED,
+    add_head,
     generate,
     make_core,
+    model_folder,
     plain_tokens,
     run,
 )
@@ -37,6 +45,7 @@ NGRAM = {
     "num_speculative_tokens": 3,
     "rejection_sample_method": "strict",
 }
+EAGLE = {"method": "eagle", "num_speculative_tokens": 3}
 Expected = dict[SamplingParams, dict[str, list[int]]]
 BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 
@@ -54,6 +63,62 @@ def test_a_default_device_of_the_program_makes_no_difference(
         torch.set_default_device(None)
     assert torch.get_default_device() == device
     assert made == expected[params]
+
+
+def ambient(name: str) -> contextlib.AbstractContextManager[object]:
+    """A state of torch that a program may be in when it makes or runs an engine."""
+    if name == "autocast":
+        autocast: contextlib.AbstractContextManager[object]
+        autocast = torch.autocast("cpu", dtype=torch.bfloat16)
+        return autocast
+    return default_dtype(getattr(torch, name))
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make numbers whose type is not said of this one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("state", ["autocast", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("more", [{}, {"speculative_config": NGRAM}, {"speculative_config": EAGLE}])
+def test_types_that_the_program_has_set_make_no_difference(
+    state: str, backend: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    folder, texts = add_head(model_folder(tmp_path / "model")), {"own": PROMPTS["own-15"]}
+    settings = {"attention_backend": backend, **more}
+    probable = dataclasses.replace(SAMPLED, logprobs=2)
+    with make(folder, settings) as core:
+        expected = [generate_all(core, texts, params) for params in (GREEDY, probable)]
+    with ambient(state), make(folder, settings) as core:
+        made = [generate_all(core, texts, params) for params in (GREEDY, probable)]
+    assert made == expected
+
+
+@contextlib.contextmanager
+def make(folder: str, settings: dict[str, Any]) -> Iterator[EngineCore]:
+    """A core that ends with the block."""
+    core = make_core(folder, **settings)
+    yield core
+    core.shutdown()
+
+
+def generate_all(
+    core: EngineCore, prompts: dict[str, list[int]], params: SamplingParams
+) -> list[CoreOutput]:
+    """All that a core says of prompts: tokens and their probabilities."""
+    found = []
+    for name, prompt in prompts.items():
+        core.add_request(name, prompt, params)
+    while core.has_unfinished():
+        found += core.step()
+    return found
 
 
 def test_the_model_of_these_tests_says_many_different_things(expected: Expected) -> None:

@@ -70,6 +70,33 @@ def test_the_prompt_is_read_from_stdin(
     )
 
 
+@pytest.mark.parametrize(
+    ("stream", "arguments", "expected"),
+    [
+        ("stdin", ["abc"], (0, "abcabcab\n", "")),
+        ("stdin", ["-"], (2, "", "The prompt is to be read from stdin, which is closed.")),
+        ("stdout", ["abc"], (2, "", "stdout is closed: there is nowhere to write the text to.")),
+        ("stderr", ["abc"], (0, "abcabcab\n", "")),
+        ("stderr", ["abc", "--dtype=wrong"], (2, "", "")),
+    ],
+)
+def test_a_stream_that_is_closed_is_told_where_it_is_missed(
+    stream: str,
+    arguments: list[str],
+    expected: tuple[int, str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, stream, None)  # as Python has it where the descriptor is closed
+    code = main([*arguments, "--max-tokens", "5"])
+    if stream == "stderr":
+        sys.stderr.close()  # what stood in for it
+    out, err = capsys.readouterr()
+    if expected[2]:
+        expected = (*expected[:2], f"sample_engine: error: {expected[2]}\n")
+    assert (code, out, err) == expected
+
+
 def test_stop_strings_end_it_and_know_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "a\nb", "--stop", r"ba\n", "--stop", "zz") == (0, "a\nba\n\n", "")
     assert run(capsys, r"a\nb", "--stop", r"\\nb") == (0, r"a\nba" + "\n", "")

@@ -32,5 +32,6 @@ def complete(prompts, **settings):
 
 
 if __name__ == "__main__":
-    for output in complete(["def quick_sort("], max_model_len=64)[1]:
-        print(output.prompt + output.text)
+    graphs, outputs = complete(["def quick_sort("], max_model_len=64, worker_method="inproc")
+    print(outputs[0].prompt + outputs[0].text)
+    print(len(graphs.captures), "graphs were captured in this process")

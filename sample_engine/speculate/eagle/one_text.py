@@ -84,7 +84,8 @@ class OneText:
         # Cut at its end, to n rows and L columns: the last query sees all, each other one less.
         rows, columns = torch.arange(k + 1).unsqueeze(1), torch.arange(longest)
         hidden = columns - (longest - k - 1) > rows
-        self._mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        mask = torch.zeros(hidden.shape, dtype=torch.float32)
+        self._mask = mask.masked_fill_(hidden, float("-inf"))
 
     def propose(self, text: TextOfStep, cache: LayerCache, draw: Draw) -> None:
         """Run prefill and decode passes; ``draw`` gets the logits of each draft."""

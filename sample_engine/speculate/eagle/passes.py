@@ -60,7 +60,7 @@ class DecodeBuffers:
         return cls(
             token_ids=numbers(torch.int64),
             hidden=torch.zeros((size, hidden_size), dtype=dtype, device=device),
-            logits=torch.zeros((size, num_guesses), device=device),
+            logits=torch.zeros((size, num_guesses), dtype=torch.float32, device=device),
             positions=numbers(torch.int64),
             seq_lens=numbers(torch.int32),
             slot_mapping=numbers(torch.int64),

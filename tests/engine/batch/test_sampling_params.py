@@ -8,7 +8,9 @@ import inspect
 import pickle
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import PromptError
@@ -127,6 +129,24 @@ def test_sampling_parameters_stay_a_plain_dataclass() -> None:
     assert dataclasses.replace(params, top_k=4).stop == ("end",)
     names = list(inspect.signature(SamplingParams).parameters)
     assert names == [field.name for field in dataclasses.fields(SamplingParams)]
+
+
+class Uncomparable:
+    """What cannot be asked whether it is something else."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParams)])
+def test_arrays_tensors_and_the_like_are_refused_or_taken_by_name(name: str) -> None:
+    odd: list[Any] = [numpy.array([1, 2]), torch.tensor([1.0, 2.0]), torch.tensor(3)]
+    odd += [numpy.array(3), Uncomparable(), [Uncomparable()], complex(1, 2), object(), {1: 2}]
+    for wrong in odd:
+        with pytest.raises(PromptError, match=f"{name}="):
+            SamplingParams(**{name: wrong})
 
 
 def test_minus_one_for_top_k_is_all_tokens_as_in_vllm() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import PromptError
-from sample_engine.frontend.prompts import PromptParts, checked
+from sample_engine.frontend.prompts import PromptParts, checked, conversations
 
 
 def test_each_form_of_a_prompt_is_taken() -> None:
@@ -26,6 +26,24 @@ def test_each_form_of_a_prompt_is_taken() -> None:
         PromptParts("hi", [1, 2]),
     ]
     assert not several.single
+
+
+HI = {"role": "user", "content": "hi"}
+
+
+def test_one_conversation_and_several_are_told_apart() -> None:
+    assert conversations([HI]) == ([[HI]], False)
+    assert conversations((HI, HI)) == ([[HI, HI]], False)
+    assert conversations([[HI], [HI, HI]]) == ([[HI], [HI, HI]], True)
+    assert conversations(iter([HI])) == ([[HI]], False)
+    assert conversations([]) == ([[]], False)
+
+
+@pytest.mark.parametrize("wrong", [HI, {}, "hi", b"hi", 5, None, object()])
+def test_what_is_no_conversation_is_refused_with_its_type(wrong: object) -> None:
+    """A message by itself above all, which is a mapping and has no first element."""
+    with pytest.raises(TypeError, match=rf"is of the type {type(wrong).__name__}: give a list of"):
+        conversations(wrong)
 
 
 def test_tokens_of_arrays_and_tensors_are_plain_numbers() -> None:

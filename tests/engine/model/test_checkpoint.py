@@ -47,6 +47,25 @@ def test_the_file_names_projections_apart_as_hugging_face_does(tmp_path: Path) -
     assert "lm_head.weight" not in tensors
 
 
+@pytest.mark.parametrize("name", ["embed_tokens", "layers.1.mlp.up_proj", "norm", "lm_head"])
+def test_a_tensor_of_any_type_is_read_or_refused_by_name(tmp_path: Path, name: str) -> None:
+    """A head that is stored although it is tied (``lm_head``) is a tensor as the others."""
+    path = save(tmp_path) / "model.safetensors"
+    tensors = load_file(path)
+    if name == "lm_head":
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].float()
+    tensors["model.norm.weight"].fill_(1.0)
+    full = "lm_head.weight" if name == "lm_head" else f"model.{name}.weight"
+    original = tensors[full]
+    for dtype in (torch.float32, torch.bfloat16):
+        save_file({**tensors, full: original.to(dtype)}, path)
+        load_model(str(tmp_path), device="cpu", dtype=torch.float32)
+    for dtype in (torch.float64, torch.int8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2):
+        save_file({**tensors, full: original.to(dtype)}, path)
+        with pytest.raises(WeightsError, match=rf"{full} is of \w+: quantized weights are not"):
+            load_model(str(tmp_path), device="cpu", dtype=torch.float32)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

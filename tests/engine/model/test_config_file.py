@@ -125,6 +125,24 @@ def test_an_unknown_model_is_refused_with_those_that_are_known(model: str) -> No
         load_model(model, device="cpu", dtype=torch.float32)
 
 
+@pytest.mark.parametrize("error", [PermissionError(13, "no"), OSError(36, "too long")])
+def test_a_model_that_cannot_be_looked_at_is_refused(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path) -> bool:
+        raise error
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(ConfigError, match=r"model='x/y' cannot be looked at: \[Errno"):
+        read_config("x/y")
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 5000, "a\0b", "\ud800"])
+def test_a_name_that_no_folder_can_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="model="):
+        read_config(name)
+
+
 @pytest.mark.parametrize(
     ("rope", "longest"),
     [
@@ -134,7 +152,7 @@ def test_an_unknown_model_is_refused_with_those_that_are_known(model: str) -> No
         ({"rope_type": "yarn", "factor": 2.5}, 250),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 50}, 200),
         ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10}, 100),
-        ({"rope_type": "linear", "factor": 1e308}, (1 << 31) - 1),
+        ({"rope_type": "linear", "factor": 1e38}, (1 << 31) - 1),
     ],
 )
 def test_a_scaling_says_how_long_texts_may_be(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sample_engine.model.config import LlamaConfig, RopeScaling
 from sample_engine.model.eagle_head import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
 from tests.engine.support.model import SMALL, packed_attend, random_llama
@@ -248,6 +251,55 @@ def test_a_head_that_is_the_model_is_always_accepted() -> None:
 
 def test_the_configuration_survives_its_text() -> None:
     assert EagleConfig.from_json(CONFIG.to_json()) == CONFIG
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
+def test_so_do_scalings_ends_and_numbers_that_look_whole(kind: str) -> None:
+    scaling = RopeScaling(kind=kind, factor=4, original_max_position_embeddings=32)
+    layer = dataclasses.replace(
+        SMALL, rope_scaling=scaling, rope_theta=10**22, eos_token_id=(1, 2), rotary_dim=4
+    )
+    config = dataclasses.replace(CONFIG, layer=layer, draft_vocab_size=7)
+    found = EagleConfig.from_json(config.to_json())
+
+    assert found == config
+    assert type(found.layer.rope_theta) is float
+
+
+ODD: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1.5, 1e300, float("nan"), float("inf"), 2**63, 10**400, "", "8"),
+    *([], [0, -1], {}, {"kind": "x", "factor": 2.0}, {"kind": "yarn", "factor": 2.0}),
+    *({"kind": "linear", "factor": 0}, {"kind": "linear", "factor": 2.0, "turns": 1}),
+)
+
+
+@pytest.mark.parametrize("field", [None, *(each.name for each in dataclasses.fields(LlamaConfig))])
+def test_a_value_of_another_kind_makes_no_configuration_or_a_right_one(field: str | None) -> None:
+    for wrong in ODD:
+        values = json.loads(CONFIG.to_json())
+        if field is None:
+            values["layer"] = wrong
+        else:
+            values["layer"][field] = wrong
+        try:
+            layer = EagleConfig.from_json(json.dumps(values)).layer
+        except ValueError:
+            continue
+        assert isinstance(layer.rope_theta, float), wrong
+        assert dataclasses.replace(layer) == layer
+        with torch.device("meta"):
+            EagleHead(dataclasses.replace(CONFIG, layer=layer))
+
+
+def test_what_stands_beside_the_layer_is_looked_at_too() -> None:
+    right = json.loads(CONFIG.to_json())
+    wrong: list[Any] = [[], 1, None, {}, {"aux_layers": [0]}, {"layer": right["layer"]}]
+    wrong += [{**right, "aux_layers": odd} for odd in (*ODD, [], ["1"], [True], "12")]
+    sizes: tuple[Any, ...] = (True, "8", 1.5, [], {})
+    wrong += [{**right, "draft_vocab_size": odd} for odd in sizes]
+    for values in wrong:
+        with pytest.raises(ValueError, match=r"\w"):
+            EagleConfig.from_json(json.dumps(values))
 
 
 @pytest.mark.parametrize(

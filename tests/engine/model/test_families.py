@@ -60,6 +60,27 @@ def test_windows_that_contradict_each_other_are_refused(
     assert words in windows(kind, **values)
 
 
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+def test_windows_are_asked_for_by_values_of_their_kind(kind: str) -> None:
+    odd: list[Any] = ["false", [], {"rope_theta": 1.0}, 2]
+    for wrong in odd:
+        assert "must be true or false" in windows(kind, use_sliding_window=wrong)
+    numbers: list[Any] = [None, "2", [FULL], {}, 1.5, True]
+    for wrong in numbers:
+        said = windows(kind, use_sliding_window=True, max_window_layers=wrong)
+        assert "max_window_layers=" in said
+        assert "must be a whole number" in said
+
+
+@pytest.mark.parametrize("wrong", [None, "2", [FULL], {}])
+def test_what_windows_nobody_asks_for_would_be_is_of_no_account(wrong: object) -> None:
+    for kind in ("llama", "mistral"):
+        assert windows(kind, max_window_layers=wrong, use_sliding_window="x") == windows(kind)
+    assert windows("qwen2", max_window_layers=wrong) == windows("qwen2")
+    types = {"use_sliding_window": True, "layer_types": [FULL, SLIDING] * 2}
+    assert windows("qwen3", max_window_layers=wrong, **types) == windows("qwen3", **types)
+
+
 def test_what_is_computed_in_one_way_only_is_refused_otherwise() -> None:
     family = FAMILIES[0]
     assert family.refused({"hidden_act": "silu", "mlp_bias": False}) == []

@@ -133,6 +133,8 @@ def test_missing_weights_are_named(tmp_path: Path, file: str) -> None:
         ({"config": "{"}, "cannot be read"),
         ({"config": "[]"}, "cannot be read"),
         ({"config": '{"layer": {}, "aux_layers": [0]}'}, "cannot be read"),
+        ({"config": '{"layer": 5, "aux_layers": [0]}'}, "cannot be read"),
+        ({"config": "[" * 100_000}, "cannot be read"),
     ],
 )
 def test_a_head_without_its_configuration_is_refused(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torch
 from sample_engine.model import ops
 from sample_engine.model.config import RopeScaling
 from sample_engine.model.rope import RopeAngles, angles_of, scaled_rates
+from sample_engine.model.rope_settings import read_rope
 from tests.engine.support.model import SMALL
 
 RATES = 10000.0 ** (-torch.arange(0, 64, 2) / 64)
@@ -18,6 +21,33 @@ RATES = 10000.0 ** (-torch.arange(0, 64, 2) / 64)
 def test_linear_slows_all_down() -> None:
     scaling = RopeScaling(kind="linear", factor=4.0)
     assert torch.equal(scaled_rates(RATES, 64, 10000.0, scaling), RATES / 4)
+
+
+EXTREMES = (1e-300, 1e-38, 1e-5, 0.5, 1, 4.0, 64, 1e5, 1e38, 1.7e308, 2**63, 10**300)
+MAY_HAVE = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
+}
+
+
+@pytest.mark.parametrize("kind", MAY_HAVE)
+def test_settings_of_any_size_are_refused_or_make_angles(kind: str) -> None:
+    chance, made = random.Random(kind), 0
+    for _ in range(400):
+        settings: dict[str, Any] = {
+            name: chance.choice(EXTREMES) for name in ("rope_theta", *MAY_HAVE[kind])
+        }
+        rope, wrong = read_rope({"rope_parameters": {"rope_type": kind, **settings}})
+        assert bool(wrong) == (rope is None)
+        if rope is None:
+            continue
+        made += 1
+        config = dataclasses.replace(SMALL, rope_theta=rope.theta, rope_scaling=rope.scaling)
+        for each in angles_of(torch.arange(128), config):
+            assert bool(torch.isfinite(each).all()), settings
+    assert made
 
 
 @pytest.mark.parametrize("kind", ["llama3", "yarn"])

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import WorkerMethod
+from sample_engine.errors import ConfigError
+from sample_engine.llm import LLM
 from sample_engine.process import launch as launch_module
 from sample_engine.process.launch import launch
-from tests.engine.support.process import HANG_SECONDS
+from tests.engine.support.process import HANG_SECONDS, Script, children
 
 METHODS = [WorkerMethod.FORK, WorkerMethod.SPAWN]
 
@@ -84,3 +89,35 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_lacks(
     finally:
         go.set()
         thread.join()
+
+
+def _unpicklable() -> list[Any]:
+    """What no other process can be handed: of a function, with a lock, and what refuses it."""
+
+    def local(config: Any) -> None:
+        del config
+
+    class Refuses:
+        def __reduce__(self) -> str:
+            raise pickle.PicklingError("not this one")
+
+    return [local, lambda config: None, partial(print, threading.Lock()), partial(print, Refuses())]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_cannot_be_handed_to_a_core_is_refused_and_nothing_is_left(method: str) -> None:
+    before = children()
+    for number, factory in enumerate(_unpicklable()):
+        with pytest.raises(ConfigError, match=f"cannot be handed to a process .* '{method}': "):
+            LLM(core_factory=factory, worker_method=method)
+        if number == 0:  # what helps multiprocessing stays
+            descriptors, after = os.listdir("/proc/self/fd"), children()
+    assert os.listdir("/proc/self/fd") == descriptors
+    assert children() == after
+    assert len(after - before) <= 2
+
+
+def test_a_fork_is_handed_what_cannot_be_pickled() -> None:
+    script = Script(tokens_per_step=2)
+    with LLM(core_factory=lambda config: script(config), worker_method="fork") as llm:
+        assert llm.generate("ab", SamplingParams(max_tokens=3)).pop().text == "aba"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -258,3 +261,18 @@ def test_an_engine_that_is_gone_is_told_and_ends_the_server() -> None:
         assert (status, answer["error"]["code"]) == (500, "engine_dead")
         assert broken.ask("GET", "/health")[0] == 503
     assert broken.deaths == ["dead", "dead"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_engine_that_dies_while_nobody_asks_is_found_out(method: str) -> None:
+    with serving(worker_method=method) as idle:
+        assert idle.ask("GET", "/health") == (200, {"status": "ok", "running": 0})
+        os.kill(idle.streams.llm.info()["core_pid"], signal.SIGKILL)
+        until = time.monotonic() + 60
+        while not idle.deaths:
+            assert time.monotonic() < until, "nobody has noticed"
+            time.sleep(0.01)
+        status, answer = idle.ask("GET", "/health")
+        assert status == 503
+        assert "was killed by SIGKILL" in answer["status"]
+    assert idle.deaths == ["dead"]

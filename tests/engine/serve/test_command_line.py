@@ -170,6 +170,34 @@ def test_an_engine_that_is_gone_ends_the_server_with_1(
 
 
 @pytest.mark.usefixtures("engine")
+def test_an_address_that_cannot_be_told_ends_the_server_with_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(_Engine, "shutdown", lambda self: ended.append("engine"))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *arguments, **named: ended.append("served"))
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        with monkeypatch.context() as patches:
+            patches.setattr(sys, "stdout", full)
+            code = command_line.main(["--port=0"])
+        with contextlib.suppress(OSError):
+            full.close()
+    assert code == 1
+    assert ended == ["engine"]
+    assert "address cannot be written to stdout: [Errno 28]" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("engine")
+def test_where_stdout_is_closed_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[str] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *arguments, **named: served.append("yes"))
+    monkeypatch.setattr(sys, "stdout", None)
+    assert command_line.main(["--port=0"]) == 0
+    assert served == ["yes"]
+    sys.stdout.close()
+
+
+@pytest.mark.usefixtures("engine")
 def test_ctrl_c_ends_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,9 @@ def test_messages_become_lines() -> None:
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"temprature": 0.5}, "temprature"),
+        ({"stream_options": {"continuous_usage_stats": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usages": None}}, "stream_options"),
     ],
 )
 def test_what_is_not_done_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
@@ -93,6 +96,7 @@ def test_what_is_not_done_is_refused_by_name(fields: dict[str, Any], param: str)
     "fields",
     [
         {"best_of": 1, "echo": False, "suffix": None, "presence_penalty": 0, "logit_bias": {}},
+        {"stream_options": {"include_obfuscation": False, "continuous_usage_stats": None}},
         {"user": "me", "tools": [], "response_format": {"type": "text"}, "frequency_penalty": 0.0},
     ],
 )
@@ -136,3 +140,10 @@ def test_values_out_of_range_and_of_another_type_are_refused() -> None:
     for fields in ({"max_tokens": "5"}, {"n": 1.5}, {"prompt": [True]}, {"stream": "yes"}):
         with pytest.raises(ValidationError):
             completion(**fields)
+    numbers = ("temperature", "top_p", "top_k", "n", "seed", "max_tokens")
+    wrong: list[Any] = [True, "1", [1], {}]
+    for name in numbers:
+        assert completion(**{name: 1}).params()
+        for value in wrong:
+            with pytest.raises(ValidationError):
+                completion(**{name: value})

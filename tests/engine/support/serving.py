@@ -63,6 +63,7 @@ def serving(
     waiting: int = 8,
     last_seconds: float = 3,
     log_level: str = "critical",
+    worker_method: str = "inproc",
 ) -> Iterator[Server]:
     """Serve a core that repeats its prompt until the block ends, or the server is stopped."""
     import uvicorn
@@ -71,7 +72,7 @@ def serving(
     from sample_engine.serve.ending import EndingServer
     from sample_engine.serve.streams import Streams
 
-    llm = LLM(core_factory=script or Script(), worker_method="inproc")
+    llm = LLM(core_factory=script or Script(), worker_method=worker_method)
     streams = Streams(llm, at_once=at_once, waiting=waiting)
     deaths: list[str] = []
     service = Service(streams, "tiny", on_dead=lambda: deaths.append("dead"))

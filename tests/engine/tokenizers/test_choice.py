@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("tokenizers", reason="published tokenizers are read by it")
 pytest.importorskip("jinja2", reason="chat templates are Jinja2's")
@@ -58,6 +59,12 @@ def test_texts_and_conversations_reach_the_model_as_its_tokens(wide: Path) -> No
         assert two[1].prompt == "<s><|user|>hi\n<|assistant|>yes\n<|assistant|>"
         with pytest.raises(PromptError, match="refuses this: no tools"):
             llm.chat([{"role": "tool", "content": ""}])
+        odd: list[Any] = [[], [HI, 5], [HI, None], [[]], ["hi"], [torch.tensor([1, 2])], [5]]
+        for wrong in odd:
+            with pytest.raises(PromptError, match="A conversation is a list of at least one"):
+                llm.chat(wrong)
+        with pytest.raises(TypeError, match="is of the type dict: give a list of messages"):
+            llm.chat(HI[0])  # type: ignore[arg-type]
         with pytest.raises(
             PromptError, match=r"prompt of 1\d\d tokens, but with max_model_len=128"
         ):
