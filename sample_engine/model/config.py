@@ -9,9 +9,10 @@ from typing import Any
 
 from sample_engine.errors import ConfigError
 
-__all__ = ["LLAMA_3_8B", "LlamaConfig", "RopeScaling", "is_above_zero", "is_count"]
+__all__ = ["LARGEST_COUNT", "LLAMA_3_8B", "LlamaConfig", "RopeScaling", "is_above_zero", "is_count"]
 
-_LONGEST_TEXT = _LARGEST_COUNT = (1 << 31) - 1
+LARGEST_COUNT = (1 << 31) - 1
+"""Of layers, tokens of a text and the like; more is no number of them."""
 _LEAST_FLOAT32, _LARGEST_FLOAT32 = 2.0**-126, 2.0**127 * (2 - 2.0**-23)  # not subnormal
 
 
@@ -23,7 +24,7 @@ def is_above_zero(value: object) -> bool:
 
 def is_count(value: object) -> bool:
     """Whether a value of a configuration is a whole number of at least 1."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST_COUNT
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST_COUNT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,7 @@ class LlamaConfig:
         if scaling is None or scaling.kind not in ("linear", "yarn"):
             return known
         before = scaling.original_max_position_embeddings or known
-        return max(known, int(min(before * scaling.factor, _LONGEST_TEXT)))
+        return max(known, int(min(before * scaling.factor, LARGEST_COUNT)))
 
     def windows_within(self, max_model_len: int) -> tuple[int | None, ...]:
         """The window of each layer; None where texts of so many tokens never fill it."""

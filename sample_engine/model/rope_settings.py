@@ -9,12 +9,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sample_engine.model.config import RopeScaling, is_above_zero
+from sample_engine.model.config import LARGEST_COUNT, RopeScaling, is_above_zero
 
 __all__ = ["Rope", "read_rope"]
 
 _USUAL_THETA = 10000.0
-_LONGEST_TEXT = (1 << 31) - 1
 _KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
 # What each kind needs, and what it may have beside that.
 _NEEDS: Mapping[str, tuple[str, ...]] = {
@@ -133,7 +132,7 @@ def _wrong_numbers(settings: Mapping[str, Any]) -> list[str]:
         if not is_above_zero(value):
             found.append(f"{name}={value!r} must be a number above 0 that a float32 holds")
     length = settings.get("original_max_position_embeddings")
-    if not found and length is not None and length > _LONGEST_TEXT:
+    if not found and length is not None and length > LARGEST_COUNT:
         found.append(f"original_max_position_embeddings={length!r} is longer than any text")
     part = settings.get("partial_rotary_factor")
     if not found and part is not None and part > 1:
