@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sessions import needs_torch
+from tests.support.sessions import assert_no_crash, needs_torch, run_session
 
 pytestmark = [pytest.mark.gpu, needs_torch]
 
@@ -49,3 +49,53 @@ def test_a_pinned_tensor_that_is_gone_is_told_unless_the_capture_pinned_it(withi
     with pytest.raises(ReplayFailedError, match="host memory of a copy") as caught:
         graph.replay()
     assert caught.value.finding.check == "freed-memory"
+
+
+def test_what_the_host_does_within_a_capture_is_no_part_of_the_graph(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import torch
+
+        def captured(work):
+            stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+            with torch.cuda.stream(stream):
+                work()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                work()
+            return graph
+
+        def test_tensors_of_the_host_may_go():
+            x, held = torch.ones(4, device="cuda"), {"lengths": torch.tensor([3, 2])}
+            def work():
+                scratch = torch.empty(2)
+                scratch[0] = held["lengths"].sum()
+                x.mul_(scratch[0].item())
+            graph = captured(work)
+            held.clear()
+            graph.replay()
+            assert x.tolist() == [25.0] * 4
+
+        def test_a_plan_of_the_host_is_stale():
+            lengths = torch.tensor([1, 2, 3])
+            staging = torch.zeros(3, dtype=torch.int64).pin_memory()
+            plan = torch.zeros(3, dtype=torch.int64, device="cuda")
+            def work():
+                staging.copy_(lengths.cumsum(0))
+                plan.copy_(staging, non_blocking=True)
+                plan.mul_(2)
+            graph = captured(work)
+            graph.replay()
+            lengths.copy_(torch.tensor([2, 2, 2]))
+            graph.replay()
+        """
+    )
+    result = run_session(pytester, "-v", "--cuda-fork-captures=check")
+    assert_no_crash(result)
+    result.stdout.fnmatch_lines([
+        "*test_tensors_of_the_host_may_go PASSED*",
+        "*test_a_plan_of_the_host_is_stale FAILED*",
+        "*stale-data*computed by the host within the capture*",
+    ])  # fmt: skip

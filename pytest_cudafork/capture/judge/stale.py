@@ -42,8 +42,8 @@ _WHY = (
     "capture keeps its value until somebody computes it again, in place"
 )
 _TODO = (
-    "compute it inside the capture, or again before each replay into the same memory (copy_). If "
-    "it is meant to stay, say so by '# captures: ignore' on one of these lines"
+    "compute it on the device inside the capture, or again before each replay into the same memory "
+    "(copy_). If it is meant to stay, say so by '# captures: ignore' on one of these lines"
 )
 
 _MISSED = (
