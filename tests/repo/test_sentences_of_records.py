@@ -103,3 +103,68 @@ def test_the_modules_of_vllm_are_those_of_the_audit() -> None:
     assert f"{place} (class body): {count[place]} modules" in readme
     findings = (PROJECT / FINDINGS).read_text(encoding="utf-8")
     assert f"| `{place}` (vLLM 0.11.0) | class body | {count[place]} modules |" in findings
+
+
+ENGINE = "docs/reference/sample_engine.md"
+PLACES = [
+    (
+        "docs/how-to/from-sglang-worker.md",
+        "six files that import torch took 199 s by Python on a busy machine and 15 s here",
+        "helpers_of_others_cpu_2026-11-23",
+        ("(199 together)", "(15 together)"),
+    ),
+    (
+        "docs/how-to/from-cuml-hook.md",
+        "| the hook, `-n1` | 5 | 97 |",
+        "helpers_of_others_cpu_2026-11-23",
+        ("| the hook, `-n1` | 5 failed, 97 passed |",),
+    ),
+    (
+        ENGINE,
+        "2.5 times the tokens with `eagle` and five drafts, and 2.4 times with `ngram`",
+        "engine_cpu_cpu_2026-11-23",
+        ("| eagle k=5 | 0.99 ms | 5.05 | 2.47 |", "| ngram k=5 | 1.00 ms | 3.31 | 2.44 |"),
+    ),
+    (
+        ENGINE,
+        "1.8 to 1.9 times the tokens with a speculator for one request, and 1.5 to 1.6 times for "
+        "32.",
+        "speculation_gpu_2026-11-21",
+        ("441 | 1.82", "463 | 1.91", "11432 | 1.47", "12599 | 1.62"),
+    ),
+    (
+        ENGINE,
+        "took 0.96 of its time, one of the tiny model 0.912 ms in place of 0.792 ms",
+        "engine_async_gpu_2026-11-24",
+        ("5.785 | 0.961", "inproc 0.792, asynchronous 0.912"),
+    ),
+    (
+        ENGINE,
+        "3.00 ms for a decode step of one sequence, 4.55 on one of them, and 464 ms for 8 prompts "
+        "of 4096 tokens, 794 on one: 1.52 and 1.71 times",
+        "tensor_parallel_gpu_2026-11-24",
+        ("4.55 (1.00x, 0 %) | 3.00 (1.52x", "794 (1.00x, 0 %) | 464 (1.71x"),
+    ),
+    (
+        ENGINE,
+        "two H100s were 1.42 and 1.62 times one, without 1.61 and 1.71",
+        "tensor_parallel_gpu_2026-11-24",
+        ("4.38 (1.42x", "491 (1.62x", "3.75 (1.61x", "465 (1.71x"),
+    ),
+    (
+        ENGINE,
+        "2.71 ms for the step and 294 ms for the prompts, where one took 4.58 and 803: 1.69 and "
+        "2.73 times; the sums were 20 % of the step and 30 % of the prompts",
+        "tensor_parallel_gpu_2026-11-27",
+        ("4.58 (1.00x", "2.71 (1.69x, 20 %)", "803 (1.00x", "294 (2.73x, 30 %)"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("page", "said", "name", "held"), PLACES)
+def test_a_figure_is_that_of_its_row(
+    page: str, said: str, name: str, held: tuple[str, ...]
+) -> None:
+    assert said in " ".join((PROJECT / page).read_text(encoding="utf-8").split())
+    text = " ".join((RESULTS / f"{name}.md").read_text(encoding="utf-8").split())
+    assert [words for words in held if words not in text] == []
