@@ -24,8 +24,8 @@ LEAST = 30
 _ROW = re.compile(r"^\| (?!promise|---)(.*) \| \[[^\]]*\]\(([^)]*)\) \| (.*) \|$", re.MULTILINE)
 _RUN = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`|`(benchmarks/results/[\w.-]+\.md)`")
 _WORDS = re.compile(
-    r"\b(?:never|no process|nothing is (?:left|lost)|none runs|no test runs|keeps no|guarantee\w*)"
-    r"\b",
+    r"\b(?:never|no process|nothing is (?:left|lost)|none runs|no test runs|no other test|keeps no"
+    r"|(?:is|are) ended with|with and without sharing|guarantee\w*)\b",
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2", re.M | re.S)
