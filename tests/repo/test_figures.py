@@ -27,7 +27,7 @@ else:
 
 NOT_MEASURED = Path(__file__).with_name("figures_not_measured.toml")
 _TIME = r"ms|us|µs|s|seconds?|minutes?|hours?"
-_UNIT = rf"(?:{_TIME}|[KMG]i?B|TB/s|tokens/s|times|tokens|x(?! \d)|%)(?![\w/])"
+_UNIT = rf"(?:{_TIME}|[KMG]i?B|TB/s|TFLOP/s|tokens/s|times|tokens|x(?! \d)|%)(?![\w/])"
 _NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 _FIGURE = re.compile(rf"(?<![\w.,-])({_NUMBER})(?: (?:to|and|or) ({_NUMBER}))? ?({_UNIT})")
 _RECORD = re.compile(r"benchmarks/results/([\w.-]+\.md)")

@@ -70,6 +70,12 @@ def test_spawn_only_beats_every_other_wish(state: ProcessState) -> None:
     assert choose(marks, IsolationConfig(every_test="fork"), state) == Method("spawn", 5)
 
 
+@pytest.mark.parametrize("every_test", [None, "auto", "fork", "forkserver"])
+def test_auto_never_forks_a_test_with_variables_of_its_own(every_test: str | None) -> None:
+    marks = Marks(isolated=True, env=(("A", "1"),))
+    assert choose(marks, IsolationConfig(every_test=every_test), CLEAN) == Method("spawn")
+
+
 @pytest.mark.parametrize("state", [INITIALIZED, POISONED])
 def test_a_fork_that_would_be_poisoned_is_refused_with_the_reason(state: ProcessState) -> None:
     method = choose(Marks(isolated=True, method="fork"), IsolationConfig(), state)

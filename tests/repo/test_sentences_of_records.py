@@ -1,0 +1,170 @@
+"""The counts of the main sentences are those of their record, each in its place.
+
+``test_figures.py`` finds a number anywhere in a record; small ones are found there too easily.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.repo.sources import PROJECT
+
+RESULTS = PROJECT / "benchmarks" / "results"
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+FINDINGS, ISOLATION, MEASURED, TOUCH = (
+    f"docs/explanation/{name}.md"
+    for name in ("findings", "isolation", "measured", "what-is-a-touch")
+)
+
+
+def record(name: str) -> dict[str, Any]:
+    """Return the line of JSON of a record."""
+    lines = (RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()
+    found: dict[str, Any] = json.loads(next(each for each in lines if each.startswith("{")))
+    return found
+
+
+def releases() -> tuple[str, ...]:
+    """Return what is said of pairs of releases."""
+    of = record("release_pairs_cpu_2026-11-24")["totals"]
+    ran, told, silent = of["ran"], of["told_before"], of["silent_after"]
+    return (
+        f"Of {of['pairs']} pairs {ran} ran.",
+        f"In {told} of them the release with the bug was told, in {of['right_line']} by the line",
+        f"and in {told - of['right_line']} by another",
+        f"{WORDS[ran - told].capitalize()} was missed",
+        f"After the repair {silent} were silent; the other {WORDS[ran - silent]} still",
+        f"torch's flag was True in {of['flag_before']} of the {ran}.",
+    )
+
+
+def faults() -> tuple[str, ...]:
+    """Return what is said of the campaign of faults."""
+    of = record("faults_whole_cpu_2026-11-28")
+    kept = {method: each["all five"] for method, each in of["totals"].items()}
+    ours = [kept[f"{way}{n}"] for way in ("fork", "forkserver", "spawn") for n in ("", " -n 2")]
+    assert set(ours) == {of["faults"]}
+    return (
+        f"has {of['faults']} tests that crash",
+        f"All five were kept for all {of['faults']} by all {WORDS[len(ours)]} ways",
+        f"pytest-forked kept them for {kept['pytest-forked']},",
+        f"pytest-isolated for {kept['pytest-isolated']},",
+        f"pytest-isolate for {kept['pytest-isolate']} (",
+        f"for {kept['helper-fork']} (fork) and {kept['helper-spawn']} (spawn)",
+        f"and pytest alone for {kept['none']}.",
+    )
+
+
+def caught() -> tuple[str, ...]:
+    """Return what is said of specimens on a GPU."""
+    forks = record("catch_rate_gpu_2026-11-24")["forks"]["totals"]["gpu"]
+    graphs = record("catch_rate_graphs_gpu_2026-11-24")["graphs"]["totals"]
+    checks = graphs["checks"]
+    assert (forks["right_line"], forks["false_alarms"]) == (forks["specimens"], 0)
+    assert (checks["right_line"], checks["false_alarms"]) == (checks["specimens"], 0)
+    return (
+        f"our check told all {forks['specimens']} by their line, and none of the repairs",
+        f"the checks told all {checks['specimens']} buggy specimens",
+        f"a look at plain programs told {graphs['look']['caught']}, torch by itself "
+        f"{graphs['capture']['caught']} ",
+        f"five promises for each of {record('faults_whole_cpu_2026-11-28')['faults']} faults",
+    )
+
+
+def touches() -> tuple[str, ...]:
+    """Return what is said of the kinds of touch."""
+    of = record("touch_table_h200_2026-11-21")
+    assert (of["seen_by_probe"], of["false_alarms"]) == (of["poisoning"], 0)
+    return (
+        f"torch's own flag sees {of['seen_by_torch']} of the {of['poisoning']} kinds of touch",
+        f"on the {of['cases'] - of['poisoning']} harmless calls",
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [(FINDINGS, releases), (ISOLATION, faults), (MEASURED, caught), (TOUCH, touches)],
+)
+def test_the_page_says_what_the_record_counts(page: str, said: Any) -> None:
+    text = " ".join((PROJECT / page).read_text(encoding="utf-8").split())
+    missing = [words for words in said() if words not in text]
+    assert not missing
+
+
+def test_the_modules_of_vllm_are_those_of_the_audit() -> None:
+    table = (RESULTS / "imports_vllm_cpu_2026-11-21.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    count = {row[0]: row[1] for row in rows if len(row) == 2}
+    place = "vllm/v1/attention/backends/flash_attn.py:175"
+    readme = (PROJECT / "README.md").read_text(encoding="utf-8")
+    assert f"{place} (class body): {count[place]} modules" in readme
+    findings = (PROJECT / FINDINGS).read_text(encoding="utf-8")
+    assert f"| `{place}` (vLLM 0.11.0) | class body | {count[place]} modules |" in findings
+
+
+ENGINE = "docs/reference/sample_engine.md"
+PLACES = [
+    (
+        "docs/how-to/from-sglang-worker.md",
+        "six files that import torch took 199 s by Python on a busy machine and 15 s here",
+        "helpers_of_others_cpu_2026-11-23",
+        ("(199 together)", "(15 together)"),
+    ),
+    (
+        "docs/how-to/from-cuml-hook.md",
+        "| the hook, `-n1` | 5 | 97 |",
+        "helpers_of_others_cpu_2026-11-23",
+        ("| the hook, `-n1` | 5 failed, 97 passed |",),
+    ),
+    (
+        ENGINE,
+        "2.5 times the tokens with `eagle` and five drafts, and 2.4 times with `ngram`",
+        "engine_cpu_cpu_2026-11-23",
+        ("| eagle k=5 | 0.99 ms | 5.05 | 2.47 |", "| ngram k=5 | 1.00 ms | 3.31 | 2.44 |"),
+    ),
+    (
+        ENGINE,
+        "1.8 to 1.9 times the tokens with a speculator for one request, and 1.5 to 1.6 times for "
+        "32.",
+        "speculation_gpu_2026-11-21",
+        ("441 | 1.82", "463 | 1.91", "11432 | 1.47", "12599 | 1.62"),
+    ),
+    (
+        ENGINE,
+        "took 0.96 of its time, one of the tiny model 0.912 ms in place of 0.792 ms",
+        "engine_async_gpu_2026-11-24",
+        ("5.785 | 0.961", "inproc 0.792, asynchronous 0.912"),
+    ),
+    (
+        ENGINE,
+        "3.00 ms for a decode step of one sequence, 4.55 on one of them, and 464 ms for 8 prompts "
+        "of 4096 tokens, 794 on one: 1.52 and 1.71 times",
+        "tensor_parallel_gpu_2026-11-24",
+        ("4.55 (1.00x, 0 %) | 3.00 (1.52x", "794 (1.00x, 0 %) | 464 (1.71x"),
+    ),
+    (
+        ENGINE,
+        "two H100s were 1.42 and 1.62 times one, without 1.61 and 1.71",
+        "tensor_parallel_gpu_2026-11-24",
+        ("4.38 (1.42x", "491 (1.62x", "3.75 (1.61x", "465 (1.71x"),
+    ),
+    (
+        ENGINE,
+        "2.71 ms for the step and 294 ms for the prompts, where one took 4.58 and 803: 1.69 and "
+        "2.73 times; the sums were 20 % of the step and 30 % of the prompts",
+        "tensor_parallel_gpu_2026-11-27",
+        ("4.58 (1.00x", "2.71 (1.69x, 20 %)", "803 (1.00x", "294 (2.73x, 30 %)"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("page", "said", "name", "held"), PLACES)
+def test_a_figure_is_that_of_its_row(
+    page: str, said: str, name: str, held: tuple[str, ...]
+) -> None:
+    assert said in " ".join((PROJECT / page).read_text(encoding="utf-8").split())
+    text = " ".join((RESULTS / f"{name}.md").read_text(encoding="utf-8").split())
+    assert [words for words in held if words not in text] == []
