@@ -66,8 +66,7 @@ def begin(config: pytest.Config, lender: Lender) -> None:
             raise pytest.UsageError(f"--cuda-fork-profile: {settings.profile} is no file")
         if os.path.exists(settings.profile):
             earlier = _read("--cuda-fork-profile", settings.profile, lender)
-        elif not os.path.isdir(os.path.dirname(settings.profile)):
-            folder = os.path.dirname(settings.profile)
+        elif not os.path.isdir(folder := os.path.dirname(os.path.realpath(settings.profile))):
             raise pytest.UsageError(f"--cuda-fork-profile: there is no folder {folder!r}")
         costs_of = Costs(config, settings.profile, lender, earlier)
         manager.register(costs_of, "cudafork-costs")
@@ -156,8 +155,8 @@ class Costs(ChildCosts):
         self._new[last.nodeid] = Cost(seconds, *measured)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self) -> None:
-        """Write the profile."""
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the profile; as with other files, one that cannot be written fails the session."""
         if not self._gathers or self._pid != os.getpid():
             return
         models = models_of(self._lender.inventory().machine.gpus)
@@ -168,6 +167,8 @@ class Costs(ChildCosts):
                 write_profile(self._path, models, {**self._costs, **self._new})
         except OSError as error:
             self._trouble = f"the profile could not be written: {error}"
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the longest tests and the largest."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -83,8 +84,8 @@ def read_profile(path: str, models: Models) -> dict[str, Cost]:
 
 def _cost(values: Mapping[str, Any]) -> Cost:
     cost = Cost(**{name: values[name] for name in Cost._fields})
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in cost)
-    if not numbers or not all(one >= 0 for one in cost):
+    whole = all(type(one) is int and one >= 0 for one in cost[1:])
+    if not whole or type(cost.seconds) not in (int, float) or not 0 <= cost.seconds < math.inf:
         raise ValueError(f"{values!r} is not what a test costs")
     return cost
 

@@ -137,3 +137,17 @@ def test_the_first_of_sessions_that_record_for_the_next_needs_no_profile(
     alone = run(pytester, "--cuda-fork-pack=q.json")
     assert alone.ret == pytest.ExitCode.USAGE_ERROR
     assert "record it with --cuda-fork-profile" in alone.stderr.str()
+
+
+def test_a_profile_that_cannot_be_written_at_the_end_fails_the_session(
+    pytester: pytest.Pytester,
+) -> None:
+    folder = pytester.mkdir("folder")
+    pytester.makepyfile(f"""
+        import os
+        def test_a(): os.rmdir({str(folder)!r})
+        """)
+    result = run_session(pytester, f"--cuda-fork-profile={folder / 'profile.json'}")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["ERROR: the profile could not be written: *"])

@@ -34,6 +34,11 @@ def report(when: str, outcome: str = "passed", **about: Any) -> pytest.TestRepor
     return made
 
 
+def _session() -> Any:
+    """Return a session at its end, of which nothing failed."""
+    return SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+
+
 def run(costs: Costs, item: pytest.Item, *reports: pytest.TestReport) -> None:
     """Let a test run, of which the reports come."""
     hook = costs.pytest_runtest_protocol(item)
@@ -55,7 +60,7 @@ def test_a_test_that_passed_is_written_and_others_are_kept(
     costs = Costs(item.config, path, LENDER, earlier)
     phases = [report("setup"), report("call", isolation="fork")]
     run(costs, item, *phases, report("teardown", isolation="fork"))
-    costs.pytest_sessionfinish()
+    costs.pytest_sessionfinish(_session())
     found = read_profile(path, MODELS)
     assert found["test_b.py::b"] == Cost(7.0)
     assert found["test_a.py::a"].seconds == 3.0
@@ -63,7 +68,7 @@ def test_a_test_that_passed_is_written_and_others_are_kept(
     for outcome in ("failed", "skipped"):
         costs = Costs(item.config, path, LENDER, earlier)
         run(costs, item, report("setup"), report("call", outcome), report("teardown"))
-        costs.pytest_sessionfinish()
+        costs.pytest_sessionfinish(_session())
         assert read_profile(path, MODELS) == earlier
 
 
@@ -76,9 +81,9 @@ def test_sessions_at_the_same_time_keep_what_each_other_has_written(
     path.symlink_to(tmp_path / "elsewhere" / "profile.json")
     ours, theirs = (Costs(item.config, str(path), LENDER, {}) for _ in range(2))
     theirs._new["test_b.py::b"] = Cost(7.0)
-    theirs.pytest_sessionfinish()
+    theirs.pytest_sessionfinish(_session())
     run(ours, item, report("setup"), report("call"), report("teardown"))
-    ours.pytest_sessionfinish()
+    ours.pytest_sessionfinish(_session())
     assert set(read_profile(str(path), MODELS)) == {"test_a.py::a", "test_b.py::b"}
     assert path.is_symlink()
 
@@ -98,7 +103,9 @@ def test_the_controller_gathers_what_workers_have_measured(
     assert "     5 GiB  test_a.py::a on each of 2 GPUs" in "\n".join(written)
     assert written[-1].endswith("profile.json (1 tests measured)")
     costs._path = str(tmp_path)
-    costs.pytest_sessionfinish()
+    session = _session()
+    costs.pytest_sessionfinish(session)
+    assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
     costs.pytest_terminal_summary(terminal)
     assert "ERROR: the profile could not be written" in written[-1]
 
@@ -119,7 +126,7 @@ def test_what_torch_has_counted_is_in_the_report_of_a_child(
     path = str(tmp_path / "profile.json")
     costs = Costs(item.config, path, lender, {})  # type: ignore[arg-type]
     run(costs, item, report("setup"), report("call"), last)
-    costs.pytest_sessionfinish()
+    costs.pytest_sessionfinish(_session())
     assert read_profile(path, MODELS)["test_a.py::a"][1:3] == (1, 9 * GIB)
 
 
@@ -239,6 +246,9 @@ def test_files_are_looked_at_before_anything_runs(
     for about in ({"pack": str(path)}, {"profile": str(tmp_path / "no" / "profile.json")}):
         with pytest.raises(pytest.UsageError, match="--cuda-fork-"):
             begin(configured(pytester, **about), LENDER)
+    (tmp_path / "link").symlink_to("no/profile.json")
+    with pytest.raises(pytest.UsageError, match="there is no folder"):
+        begin(configured(pytester, profile=str(tmp_path / "link")), LENDER)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(pytest.UsageError, match="pipe is no file"):
         begin(configured(pytester, profile=str(tmp_path / "pipe")), LENDER)

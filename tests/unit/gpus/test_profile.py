@@ -62,6 +62,10 @@ def test_a_profile_of_another_machine_is_refused(
         (lambda data: data["tests"]["test_b.py::test_b"].pop("ram"), "is no profile"),
         (lambda data: data["tests"]["test_b.py::test_b"].update(vram=-1), "not what a test costs"),
         (lambda data: data["tests"]["test_b.py::test_b"].update(ram="1G"), "not what a test"),
+        (lambda data: data["tests"]["test_b.py::test_b"].update(ram=float("inf")), "not what a"),
+        (lambda data: data["tests"]["test_b.py::test_b"].update(gpus=0.5), "not what a test"),
+        (lambda data: data["tests"]["test_b.py::test_b"].update(gpus=True), "not what a test"),
+        (lambda data: data["tests"]["test_b.py::test_b"].update(seconds=1e999), "not what a"),
     ],
 )
 def test_what_is_no_profile_is_refused(tmp_path: Path, change: Any, words: str) -> None:
