@@ -174,7 +174,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # it is refused; where in it a password would be is not known
+        return f"{url.partition('://')[0]}://***"
     if parts.password is None:
         return url
     return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))

@@ -40,3 +40,5 @@ class EndingServer(uvicorn.Server):
             self._streams.stop()
             if self.server_state.tasks:
                 await asyncio.wait(self.server_state.tasks, timeout=_TO_TELL_SECONDS)
+            # uvicorn leaves it waiting: it is cancelled at the end, and a traceback tells of that.
+            await self.lifespan.shutdown()

@@ -14,7 +14,7 @@ from typing import Any
 
 from sample_engine.batch.outputs import RequestOutput, error_of_request
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.errors import EngineDeadError, PromptError, RemoteError
+from sample_engine.errors import EngineDeadError, EngineError, PromptError, RemoteError
 from sample_engine.llm import LLM
 
 Prompt = str | Mapping[str, Any]
@@ -133,10 +133,10 @@ class Streams:
             bring(None)
 
     def look(self) -> None:
-        """Ask the engine for something, to learn whether it is gone; in a thread."""
+        """Ask an engine of which a process has died, to learn why it is gone; in a thread."""
         try:
             self.llm.metrics()
-        except (EngineDeadError, RemoteError) as error:
+        except EngineError as error:  # also that its last message cannot be read
             self._note(error)
 
     def _note(self, error: Exception) -> None:

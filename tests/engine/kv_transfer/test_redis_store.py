@@ -155,10 +155,15 @@ def test_passwords_are_asked_for_and_never_shown(name: str) -> None:
             RedisStore(url, SECONDS, 100)
 
 
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:port/0", "redis://127.0.0.1:1/0?colour=red"])
-def test_a_url_that_is_none_is_a_wrong_setting(url: str) -> None:
-    with pytest.raises(ConfigError, match="kv_transfer_config: "):
-        RedisStore(url, SECONDS, 100)
+@pytest.mark.parametrize(
+    "rest",
+    ["127.0.0.1:port/0", "127.0.0.1:1/0?colour=red", "[::1", "::1]:5", "[v]", "h:99999", "[]"],
+)
+def test_a_url_that_is_none_is_a_wrong_setting(rest: str) -> None:
+    for url in (f"redis://{rest}", f"redis://user:secret@{rest}"):
+        with pytest.raises(ConfigError, match="kv_transfer_config: ") as refused:
+            RedisStore(url, SECONDS, 100)
+        assert "secret" not in str(refused.value)
 
 
 def test_without_redis_py_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

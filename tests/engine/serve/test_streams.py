@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.errors import EngineDeadError, PromptError
+from sample_engine.errors import EngineDeadError, EngineError, PromptError, RemoteError
 from sample_engine.llm import LLM
+from sample_engine.process.messages import MessageError
 from sample_engine.serve.streams import Item, OverloadedError, Prompt, Streams
 from tests.engine.support.process import Script
 
@@ -80,6 +81,24 @@ def test_an_engine_that_is_gone_is_known_to_be(streams: Streams) -> None:
     with pytest.raises(EngineDeadError):
         asyncio.run(read(streams, ["a"], FOUR))
     assert isinstance(streams.dead, EngineDeadError)
+
+
+@pytest.mark.parametrize("kind", [EngineDeadError, RemoteError, MessageError])
+def test_a_look_finds_out_why_and_the_first_reason_stays(
+    kind: type[EngineError], streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.look()
+    assert streams.dead is None
+    first, second = kind("it says why"), EngineDeadError("the first error says more")
+    errors = iter([first, second])
+
+    def ask() -> None:
+        raise next(errors)
+
+    monkeypatch.setattr(streams.llm, "metrics", ask)
+    streams.look()
+    streams.look()
+    assert streams.dead is first
 
 
 def test_its_end_ends_what_is_under_way(streams: Streams) -> None:
