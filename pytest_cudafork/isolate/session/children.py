@@ -13,7 +13,6 @@ from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import (
     COLLECTION,
-    FORKED_TESTS,
     SPAWNED_TESTS,
     session_request,
     target_of,
@@ -23,7 +22,7 @@ from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import exit_status, launch, supervision, termination
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
-from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
+from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError
 from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.loud_warning import loud_warning, warn_of_survivors
 from pytest_cudafork.process.protocol import messages
@@ -190,12 +189,10 @@ class Children:
         if self._given_up is not None:
             raise NoServerError(self._given_up.reason)
         try:
-            running = self._server.take_child()
+            return self._server.take_child()
         except NoServerError as error:
             self._given_up = CannotFork("", "lost", str(error))
             raise
-        send_job(running, messages.Job(FORKED_TESTS, []), [])
-        return running
 
     def by_spawn(self, wish: _Wish) -> Steps[launch.Running]:
         """Return a fresh interpreter: the one that was started ahead for the test, or a new one."""

@@ -18,8 +18,6 @@ from pytest_cudafork.process.protocol import frames, messages
 
 SPAWNED_TESTS = "pytest_cudafork.isolate.child.pytest_session:run_session"
 """The job of a fresh interpreter that runs tests."""
-FORKED_TESTS = "pytest_cudafork.isolate.child.items:run"
-"""The job of a child of the fork server."""
 INHERITED = pytest.StashKey[bytes]()
 """What the child of an item inherits if its body alone runs there (``messages.Run.inherits``)."""
 COLLECTION = "pytest_cudafork.isolate.child.server_session:prepare"

@@ -295,7 +295,18 @@ def test_tests_can_be_looked_up_before(tests: dict[str, pytest.Item], reporter: 
     finder = item_names.Finder(list(tests.values()))
     ItemServer(reporter, list(tests.values()), finder=finder).look_up()
     assert finder._by_name is not None
+    assert all("location" in vars(item) for item in tests.values())  # pytest keeps it there
     ItemServer(reporter, []).look_up()  # a session without tests
+
+
+def test_a_kind_of_test_without_a_place_is_left_for_its_turn(
+    tests: dict[str, pytest.Item], reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = list(tests.values())[:2]
+    monkeypatch.setattr(first, "reportinfo", lambda: 1 / 0)
+    ItemServer(reporter, [first, second]).look_up()
+    assert "location" not in vars(first)
+    assert "location" in vars(second)
 
 
 @pytest.mark.parametrize("stop", [{}, {"shouldstop": "enough"}, {"shouldfail": "stopping"}])

@@ -13,11 +13,7 @@ import pytest
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
-from pytest_cudafork.isolate.session.request import (
-    COLLECTION,
-    FORKED_TESTS,
-    SPAWNED_TESTS,
-)
+from pytest_cudafork.isolate.session.request import COLLECTION, SPAWNED_TESTS
 from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
@@ -53,8 +49,6 @@ class _Source:
     def _serve(self, channel: Channel, stacks_fd: int) -> NoReturn:
         child.prepare(stacks_fd)
         while not isinstance(order := channel.receive(), messages.End | None):
-            if isinstance(order, messages.Job):
-                channel.send(messages.InternalError(order.entry))
             if isinstance(order, messages.Run):
                 channel.send(messages.InternalError(order.test[0][-1]))
                 channel.send(messages.TestOver(last=order.next is None))
@@ -275,10 +269,10 @@ def test_a_fork_gets_the_test_its_variables_and_what_it_must_not_have(stage: _St
     assert len(fds) == 3
 
 
-def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage: _Stage) -> None:
+def test_a_child_of_the_fork_server_is_told_its_test_and_the_next_is_forked(stage: _Stage) -> None:
     stage.server.start()
     process, said = stage.run(stage.items[0], method=FORKSERVER)
-    assert said == [FORKED_TESTS, "test_a"]
+    assert said == ["test_a"]
     assert not process.forked
     assert stage.server.ahead == 1
     assert [name for name, *_ in stage.forks.calls] == []
