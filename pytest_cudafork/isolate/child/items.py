@@ -103,7 +103,12 @@ class ItemServer:
             first = number == 0
             position = order.position if first else None
             self._reporter.report_to(
-                channel, position, sign, ask_position=not first, leads_on=following is not None
+                channel,
+                position,
+                sign,
+                together=order.ahead is not None,
+                ask_position=not first,
+                leads_on=following is not None,
             )
             plugins.continue_reruns(item.config, order.reruns if first else None)
             if order.next is not None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import (
@@ -64,7 +65,7 @@ class ItemProcess:
     after: Sequence[pytest.Item | None] = ()
     """Those that are known to follow that one; ends with None if no other does."""
     tests: int = 0
-    """How many it has been given."""
+    """How many it has been given of those whose phases are told together."""
 
     @property
     def forked(self) -> bool:
@@ -237,7 +238,8 @@ class Children:
                 return process
         env = child_env(item)
         known = after()
-        order = work_order(item, following, known, env=env)
+        short = following is None and not live_text.is_direct(item.config)
+        order = work_order(item, following, known, env=env, short=short)
         fresh = process is None
         if process is None:
             running = yield from _START[method.name](self, _Wish(item, following, env))
@@ -245,7 +247,7 @@ class Children:
             process = ItemProcess(supervisor, method, item.nodeid)
         process.after = known
         # only those whose order says so count their tests (see ``passed_phases``)
-        if order.signs is not None:
+        if known:
             process.tests += 1
             if process.tests == 1:
                 process.supervisor.held = termination.held_back()
