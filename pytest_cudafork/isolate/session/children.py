@@ -44,6 +44,14 @@ AfterNext = Callable[[], "Sequence[pytest.Item | None]"]
 """Tells which tests follow the next one in the same process; ends with None if no other does."""
 
 
+NextForks = Callable[[], Sequence[pytest.Item]]
+
+
+def no_forks() -> Sequence[pytest.Item]:
+    """Say that no test will surely be forked."""
+    return ()
+
+
 def no_more() -> Sequence[pytest.Item | None]:
     """Say that none is known."""
     return ()
@@ -115,7 +123,7 @@ class Children:
         """Those that are done, and about to end."""
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
-        self._next_fork: pytest.Item | None = None
+        self._next_forks: NextForks = no_forks
         self._caretaker = Caretaker()
         self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
@@ -259,7 +267,7 @@ class Children:
             if process.forked:
                 current = process.supervisor.running.sock.fileno()
                 others = [*self._descriptors(), current]
-                yield from self._forks.use_time_of(item, self._next_fork, others)
+                yield from self._forks.use_time_of(item, self._next_forks, others)
         except BaseException:  # an interrupt: nobody watches the child yet
             process.supervisor.kill()
             process.close()
@@ -320,18 +328,18 @@ class Children:
             loud_warning(pytest.PytestWarning(f"teardown of a group of isolated tests: {text}"))
 
     def look_ahead(
-        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_fork: pytest.Item | None
+        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_forks: NextForks = no_forks
     ) -> None:
         """Say what is known of the tests that follow one: they are prepared while it runs.
 
         Args:
             item: The test whose turn it is.
             upcoming: Those that will be spawned soon.
-            next_fork: The next one, if it will surely be forked.
+            next_forks: Tells which come next, if they will surely be forked.
 
         """
         self._upcoming = upcoming
-        self._next_fork = next_fork
+        self._next_forks = next_forks
         self._forks.keep_ahead_for(item)
 
     def _settle(self, *, wait: bool) -> None:

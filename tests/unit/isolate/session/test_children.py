@@ -243,7 +243,7 @@ def test_a_test_runs_in_a_real_child(
     try:
         if method == "forkserver":
             assert real.why_not_forked(item) is None
-        real.look_ahead(item, [], None)
+        real.look_ahead(item, [])
         process = perform(real.process_for(item, None, Method(method)))
         assert process.supervisor.watch(take, 60.0, until_done=True) is None
         real.keep(process, None)
@@ -256,14 +256,15 @@ def test_a_test_runs_in_a_real_child(
 def test_a_fork_gets_the_test_its_variables_and_what_it_must_not_have(stage: _Stage) -> None:
     item, following, _ = stage.items
     item.stash[CHILD_ENV] = {"MORE": "1"}
-    stage.children.look_ahead(item, [], following)
+    next_forks = [following].copy
+    stage.children.look_ahead(item, [], next_forks)
     process, said = stage.run(item)
     assert said == ["test_a"]
     assert process.forked
     assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102])]
     name, *args, fds = stage.forks.calls[1]
     assert stage.forks.calls[0] == ("keep_ahead_for", item)
-    assert (name, args) == ("use_time_of", [item, following])
+    assert (name, args) == ("use_time_of", [item, next_forks])
     assert fds[:2] == [101, 102]
     assert len(fds) == 3
 
@@ -309,7 +310,7 @@ def test_an_interpreter_is_in_the_care_of_who_outlives_the_session(stage: _Stage
 
 def test_one_that_was_started_ahead_is_taken_and_others_are_prepared(stage: _Stage) -> None:
     stage.spares.ahead = stage.source.child("ahead")
-    stage.children.look_ahead(stage.items[0], stage.items[1:], None)
+    stage.children.look_ahead(stage.items[0], stage.items[1:])
     process, said = stage.run(stage.items[0], method=SPAWN)
     assert process.supervisor.running is stage.spares.ahead
     assert said == ["test_a"]
