@@ -403,6 +403,19 @@ def test_tests_that_pass_are_told_with_their_end_and_lead_to_the_next(
     assert [one.when for one in phases] == ["setup", "call", "teardown"]
 
 
+def test_the_phases_of_one_test_are_told_one_by_one_and_in_short(
+    tests: dict[str, pytest.Item], reporter: Reporter, peer: Peer
+) -> None:
+    item = tests["test_passes"]
+    said = _serve(reporter, tests, peer, _order(item, None, signs=[expected_sign(item), None]))
+    kinds = [one.kind for one in said if not isinstance(one, messages.CaptureFiles)]
+    assert kinds == ["passed", "passed", "passed", "over"]
+    told = [reports_of(item, one.phases) for one in of_kind(said, messages.Passed)]
+    assert [one.when for (one,) in told] == ["setup", "call", "teardown"]
+    (over,) = of_kind(said, messages.TestOver)
+    assert over.passed == b""
+
+
 def test_what_is_not_as_expected_is_told_in_its_order(
     tests: dict[str, pytest.Item], reporter: Reporter, peer: Peer
 ) -> None:
