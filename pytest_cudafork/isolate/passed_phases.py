@@ -1,7 +1,8 @@
 """Phases of a test that have passed, and of which there is nothing else to say: their times alone.
 
-A process that runs many tests tells them together when the test is over. Until then they are in
-memory that its parent sees, too, in case the process dies first.
+A process that runs one test tells each at once; one that runs many tells those of a test together
+when it is over. Until then they are in memory that its parent sees, too, in case the process dies
+first.
 """
 
 from __future__ import annotations
@@ -62,6 +63,12 @@ def reports_of(item: pytest.Item, passed: bytes) -> list[pytest.TestReport]:
     return made
 
 
+def pack_phase(report: pytest.TestReport) -> bytes:
+    """Return what is to be told of a phase that has passed."""
+    times = (report.duration, report.start, report.stop)
+    return _PHASE.pack(PHASES.index(str(report.when)), *times)
+
+
 class PassedPhases:
     """Those of one process that have not been told, on its side."""
 
@@ -82,11 +89,10 @@ class PassedPhases:
 
     def hold(self, report: pytest.TestReport) -> None:
         """Keep a phase."""
-        times = (report.duration, report.start, report.stop)
-        packed = _PHASE.pack(PHASES.index(str(report.when)), *times)
-        count = len(self.held) // _PHASE.size
+        packed = pack_phase(report)
+        count, start = len(self.held) // _PHASE.size, _HEAD.size + len(self.held)
         if count < _MOST:
-            _PHASE.pack_into(self._memory, _HEAD.size + len(self.held), packed[0], *times)
+            self._memory[start : start + _PHASE.size] = packed
             _HEAD.pack_into(self._memory, 0, self._test, count + 1)
         self.held += packed
 

@@ -53,6 +53,9 @@ _GROWTH_BYTES = 256 << 20
 class Prepared:
     """What the preparation has got ready for the jobs; this one is for jobs that need nothing."""
 
+    work: Callable[[child.Task], int] | None = None
+    """What every attended child does; None: what it is told to do, by a ``Job``."""
+
     def begin_child(self, stacks_fd: int) -> None:
         """Get ready in a child, before it has a job; it may have to wait for one anyway."""
 
@@ -313,8 +316,10 @@ class ForkServer:
             leftovers.mark_process(cookie)
             channel = Channel(theirs, cookie)
             self.prepared.begin_child(stacks)
-            job = channel.receive()
-            if isinstance(job, messages.Job):
+            work = self.prepared.work
+            if work is not None:
+                status = work(child.Task(None, stacks, channel, prepared=self.prepared))
+            elif isinstance(job := channel.receive(), messages.Job):
                 status = child.ready_job(channel, job, stacks, self.prepared)()
             elif job is None:  # the parent has no use for this child
                 status = 0

@@ -144,7 +144,8 @@ class ServerProcess:
             stdin=subprocess.DEVNULL,
             stdout=self._log_fd,
             stderr=self._log_fd,
-            env=None if env is None else dict(env),
+            # not what C code has put in place beside it: each child would take that out again
+            env=dict(os.environ if env is None else env),
             start_new_session=new_session,
         )
 

@@ -51,6 +51,10 @@ class ItemServer:
         """Make the index of the tests now, so that no child has to."""
         if self._items:
             self._finder.find(*item_names.name_of(self._items[0]))
+        for item in self._items:
+            # pytest remembers it; a user's kind of test that has none will say so in its turn
+            with contextlib.suppress(Exception):
+                _ = item.location
 
     def serve(self, channel: Channel) -> None:
         """Run what the parent asks for, until it asks for nothing more or a test ends the session.
@@ -99,7 +103,12 @@ class ItemServer:
             first = number == 0
             position = order.position if first else None
             self._reporter.report_to(
-                channel, position, sign, ask_position=not first, leads_on=following is not None
+                channel,
+                position,
+                sign,
+                together=order.ahead is not None,
+                ask_position=not first,
+                leads_on=following is not None,
             )
             plugins.continue_reruns(item.config, order.reruns if first else None)
             if order.next is not None:
@@ -192,7 +201,7 @@ def _told(interrupt: KeyboardInterrupt) -> messages.Interrupt:
 
 
 def run(task: child.Task) -> int:
-    """Run tests in a child of the fork server; the entry point of its jobs."""
+    """Run tests in a child of the fork server: what each of them is for."""
     channel = task.the_channel()
     try:
         take_turns(task.prepared.items.turns(channel))

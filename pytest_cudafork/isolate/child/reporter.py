@@ -18,7 +18,7 @@ from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.captured_output import Kept
 from pytest_cudafork.isolate.child import capture_files, plugins
-from pytest_cudafork.isolate.passed_phases import PassedPhases, sign_of
+from pytest_cudafork.isolate.passed_phases import PassedPhases, pack_phase, sign_of
 from pytest_cudafork.isolate.report_data import (
     CASE,
     MEASURED,
@@ -58,7 +58,7 @@ class Reporter:
         self.passed: PassedPhases | None = None
         """Where it finds phases that have passed and are told later."""
         self._sign: int | None = None
-        self._leads_on = False
+        self._together = self._leads_on = False
         self._session: pytest.Session | None = None
         self.all_well = True
         """Whether all that was reported of the test is such that the next one will be wanted."""
@@ -92,6 +92,7 @@ class Reporter:
         position: dict[str, Any] | None = None,
         sign: int | None = None,
         *,
+        together: bool = False,
         ask_position: bool = False,
         leads_on: bool = False,
     ) -> None:
@@ -100,7 +101,8 @@ class Reporter:
         Args:
             channel: The channel.
             position: Where the terminal stands.
-            sign: As of ``Run.signs``: phases that have passed are told with the end of the test.
+            sign: As of ``Run.signs``: phases that have passed are told by their times alone.
+            together: Whether they are told with the end of the test.
             ask_position: Whether to ask where the terminal stands, should that matter.
             leads_on: Whether another test follows in this process.
 
@@ -112,7 +114,8 @@ class Reporter:
         if channel is not None and self.kept is not None:
             self.kept.begin()
         self._sign, self._leads_on, self.all_well = sign, leads_on, True
-        if sign is not None and self.passed is not None:
+        self._together = together
+        if together and self.passed is not None:
             self.passed.begin()
         self._packer.begin_test()
         self._terminal.begin(position, self._ask_position if ask_position else None)
@@ -151,7 +154,10 @@ class Reporter:
         self._terminal.flush()
         self.all_well = self.all_well and not report.failed
         if self._is_as_expected(report) and self.passed is not None:
-            self.passed.hold(report)
+            if self._together:
+                self.passed.hold(report)
+            else:
+                self._tell(messages.Passed(pack_phase(report)))
             return
         data = self._packer.pack(report)
         wait = self._terminal.direct or self._may_stop(report)

@@ -45,6 +45,8 @@ def prepare(server: fork_server.ForkServer) -> None:
 class CollectedTests(fork_server.Prepared):
     """The collected tests, ready to be run in children."""
 
+    work = staticmethod(items.run)
+
     def __init__(
         self,
         session: pytest.Session,

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import (
     COLLECTION,
-    FORKED_TESTS,
     SPAWNED_TESTS,
     session_request,
     target_of,
@@ -23,7 +23,7 @@ from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import exit_status, launch, supervision, termination
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
-from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
+from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError
 from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.loud_warning import loud_warning, warn_of_survivors
 from pytest_cudafork.process.protocol import messages
@@ -42,6 +42,14 @@ GROUP_END_SECONDS = 60.0
 
 AfterNext = Callable[[], "Sequence[pytest.Item | None]"]
 """Tells which tests follow the next one in the same process; ends with None if no other does."""
+
+
+NextForks = Callable[[], Sequence[pytest.Item]]
+
+
+def no_forks() -> Sequence[pytest.Item]:
+    """Say that no test will surely be forked."""
+    return ()
 
 
 def no_more() -> Sequence[pytest.Item | None]:
@@ -65,7 +73,7 @@ class ItemProcess:
     after: Sequence[pytest.Item | None] = ()
     """Those that are known to follow that one; ends with None if no other does."""
     tests: int = 0
-    """How many it has been given."""
+    """How many it has been given of those whose phases are told together."""
 
     @property
     def forked(self) -> bool:
@@ -115,7 +123,7 @@ class Children:
         """Those that are done, and about to end."""
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
-        self._next_fork: pytest.Item | None = None
+        self._next_forks: NextForks = no_forks
         self._caretaker = Caretaker()
         self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
@@ -190,12 +198,10 @@ class Children:
         if self._given_up is not None:
             raise NoServerError(self._given_up.reason)
         try:
-            running = self._server.take_child()
+            return self._server.take_child()
         except NoServerError as error:
             self._given_up = CannotFork("", "lost", str(error))
             raise
-        send_job(running, messages.Job(FORKED_TESTS, []), [])
-        return running
 
     def by_spawn(self, wish: _Wish) -> Steps[launch.Running]:
         """Return a fresh interpreter: the one that was started ahead for the test, or a new one."""
@@ -240,7 +246,8 @@ class Children:
                 return process
         env = child_env(item)
         known = after()
-        order = work_order(item, following, known, env=env)
+        short = following is None and not live_text.is_direct(item.config)
+        order = work_order(item, following, known, env=env, short=short)
         fresh = process is None
         if process is None:
             running = yield from _START[method.name](self, _Wish(item, following, env))
@@ -248,7 +255,7 @@ class Children:
             process = ItemProcess(supervisor, method, item.nodeid)
         process.after = known
         # only those whose order says so count their tests (see ``passed_phases``)
-        if order.signs is not None:
+        if known:
             process.tests += 1
             if process.tests == 1:
                 process.supervisor.held = termination.held_back()
@@ -260,7 +267,7 @@ class Children:
             if process.forked:
                 current = process.supervisor.running.sock.fileno()
                 others = [*self._descriptors(), current]
-                yield from self._forks.use_time_of(item, self._next_fork, others)
+                yield from self._forks.use_time_of(item, self._next_forks, others)
         except BaseException:  # an interrupt: nobody watches the child yet
             process.supervisor.kill()
             process.close()
@@ -321,18 +328,18 @@ class Children:
             loud_warning(pytest.PytestWarning(f"teardown of a group of isolated tests: {text}"))
 
     def look_ahead(
-        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_fork: pytest.Item | None
+        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_forks: NextForks = no_forks
     ) -> None:
         """Say what is known of the tests that follow one: they are prepared while it runs.
 
         Args:
             item: The test whose turn it is.
             upcoming: Those that will be spawned soon.
-            next_fork: The next one, if it will surely be forked.
+            next_forks: Tells which come next, if they will surely be forked.
 
         """
         self._upcoming = upcoming
-        self._next_fork = next_fork
+        self._next_forks = next_forks
         self._forks.keep_ahead_for(item)
 
     def _settle(self, *, wait: bool) -> None:

@@ -9,7 +9,7 @@ a test (a user's wrapper of its protocol) or where fixtures live in the pytest p
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -59,7 +59,8 @@ class Forks:
         self._openmp = OpenMP()
         self._reporter: Reporter | None = None
         self._filters = list(filters)
-        self._ahead: tuple[pytest.Item, launch.Running] | None = None
+        self._ahead: list[tuple[pytest.Item, launch.Running]] = []
+        """Those that wait for the turn of their test, in that order."""
         self._count = self._cores = 0
         self._memory: Collapse | None = None
 
@@ -79,42 +80,50 @@ class Forks:
             OSError, RuntimeError: It cannot be forked; RuntimeError from the fork guard.
 
         """
-        if self._ahead is not None and self._ahead[0] is item:
-            if not self._ahead[1].has_ended:  # not by anything that the test did
-                (_, running), self._ahead = self._ahead, None
-                return running
+        if self._ahead and self._ahead[0][0] is item:
+            if not self._ahead[0][1].has_ended:  # not by anything that the test did
+                return self._ahead.pop(0)[1]
             self.forget_ahead()
         private = [*private, *self.descriptors()]
         return (yield from self._fork(item, env, private, ahead=False, shared=shared))
 
     def use_time_of(
-        self, item: pytest.Item, following: pytest.Item | None, fds: list[int]
+        self, item: pytest.Item, following: Callable[[], Sequence[pytest.Item]], fds: list[int]
     ) -> Steps[None]:
-        """Prepare for the next forks while a test works; ``following`` will surely be forked."""
+        """Prepare for the next forks while a test works; ``following`` will surely be forked.
+
+        Several are made at once: after each fork this process has to copy every page that it writes
+        to, but only once for all that are made before it writes.
+        """
         self._make_cheaper(len(item.session.items))
-        # a rerun of a test finds the next one's child there already
-        if following is None or self._ahead is not None or not self._may_fork_ahead(following):
+        if self._ahead:
             return
-        with contextlib.suppress(Exception):  # a user's kind of test; it will say so in its turn
-            _ = following.location  # pytest asks for it in the child and here, and remembers it
-        with contextlib.suppress(OSError, RuntimeError):  # the test will say so in its turn
-            running = yield from self._fork(following, {}, fds, ahead=True)
-            self._ahead = following, running
+        for one in following():
+            if not self._may_fork_ahead(one):
+                return
+            with contextlib.suppress(Exception):  # a user's kind of test; it will say so in time
+                _ = one.location  # pytest asks for it in the child and here, and remembers it
+            try:
+                private = [*fds, *self.descriptors()]
+                running = yield from self._fork(one, {}, private, ahead=True)
+            except (OSError, RuntimeError):  # the test will say so in its turn
+                return
+            self._ahead.append((one, running))
 
     def keep_ahead_for(self, item: pytest.Item) -> None:
-        """End a child that was forked ahead for another test than the one whose turn it is."""
-        if self._ahead is not None and self._ahead[0] is not item:
+        """End the children that were forked ahead if it is another test's turn."""
+        if self._ahead and self._ahead[0][0] is not item:
             self.forget_ahead()
 
     def forget_ahead(self) -> None:
-        """End the child of a test whose turn did not come."""
-        if self._ahead is not None:
-            (_, running), self._ahead = self._ahead, None
+        """End the children of tests whose turn did not come."""
+        while self._ahead:
+            _, running = self._ahead.pop()
             supervision.Supervisor(running).kill()
 
     def descriptors(self) -> list[int]:
-        """Return what leads to the child that waits."""
-        return [] if self._ahead is None else [self._ahead[1].sock.fileno()]
+        """Return what leads to the children that wait."""
+        return [running.sock.fileno() for _, running in self._ahead]
 
     def _may_fork_ahead(self, item: pytest.Item) -> bool:
         # fixtures that might be torn down before it is that test's turn

@@ -221,9 +221,10 @@ class IsolationHooks:
         following = self._group_mate(item, nextitem)
         if following is None:
             upcoming = self._upcoming(item, nextitem) if self._spawns else []
-            children.look_ahead(item, upcoming, self._next_fork(method, nextitem, state))
+            next_forks = functools.partial(self._next_forks, method, item, nextitem, state)
+            children.look_ahead(item, upcoming, next_forks)
         else:
-            children.look_ahead(item, (), None)
+            children.look_ahead(item, ())
         if marks.fixtures == "inherit":
             from pytest_cudafork.isolate.session.inherit import isolate_body
 
@@ -287,22 +288,41 @@ class IsolationHooks:
         plain = [one for one in upcoming if not marks_of(one).gpus]
         return [one for one in plain if wanted_method(marks_of(one), rules) == "spawn"]
 
-    def _next_fork(
-        self, method: Method, nextitem: pytest.Item | None, look: Callable[[], ProcessState]
-    ) -> pytest.Item | None:
-        """Return the next test if it will be forked as this one is."""
-        if method.name != "fork" or method.refusal or nextitem is None:
-            return None
+    def _next_forks(
+        self,
+        method: Method,
+        item: pytest.Item,
+        nextitem: pytest.Item | None,
+        look: Callable[[], ProcessState],
+    ) -> list[pytest.Item]:
+        """Return the next tests that will be forked as this one is, as far as that is sure."""
         from pytest_cudafork.check.start_method import CLEAN
+
+        forked = method.name == "fork" and not method.refusal and look().cuda == CLEAN
+        if not forked or nextitem is None or not self._is_forked(nextitem, look):
+            return []
+        from pytest_cudafork.isolate.session.ahead import may_work_ahead
+
+        found = [nextitem]
+        place = self._positions.get(item)
+        items = item.session.items
+        if place is None or items[place + 1 : place + 2] != found or not may_work_ahead(item):
+            return found
+        for one in items[place + 2 : place + 1 + _FORKS_AHEAD]:
+            if self._go_together(found[-1], one) or not self._is_forked(one, look):
+                break
+            found.append(one)
+        return found
+
+    def _is_forked(self, item: pytest.Item, look: Callable[[], ProcessState]) -> bool:
+        """Whether a test will be forked, and may be before its turn."""
         from pytest_cudafork.isolate import policy
 
-        marks = marks_of(nextitem)
+        marks = marks_of(item)
         if marks.complaint or marks.gpus or marks.env or marks.fixtures == "inherit":
-            return None
-        after = policy.choose(marks, self._rules(), look)
-        if after is None or after.name != "fork" or look().cuda != CLEAN:
-            return None
-        return nextitem
+            return False
+        method = policy.choose(marks, self._rules(), look)
+        return method is not None and method.name == "fork"
 
     def _state(self) -> ProcessState:
         """Return how safe this process is to fork, now."""
@@ -391,6 +411,8 @@ class IsolationHooks:
 
 _MOST_OUTPUT = 30
 """How many lines to show of what a fork server wrote that did not get ready."""
+_FORKS_AHEAD = 6
+"""How many tests to fork at once, before their turn: more save little, and hold memory."""
 _LOOK_AHEAD = 64
 """How many tests to look at for those whose interpreters can be started ahead."""
 

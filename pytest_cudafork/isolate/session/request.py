@@ -18,8 +18,6 @@ from pytest_cudafork.process.protocol import frames, messages
 
 SPAWNED_TESTS = "pytest_cudafork.isolate.child.pytest_session:run_session"
 """The job of a fresh interpreter that runs tests."""
-FORKED_TESTS = "pytest_cudafork.isolate.child.items:run"
-"""The job of a child of the fork server."""
 INHERITED = pytest.StashKey[bytes]()
 """What the child of an item inherits if its body alone runs there (``messages.Run.inherits``)."""
 COLLECTION = "pytest_cudafork.isolate.child.server_session:prepare"
@@ -92,6 +90,7 @@ def work_order(
     after: Sequence[pytest.Item | None] = (),
     *,
     env: dict[str, str],
+    short: bool = False,
 ) -> messages.Run:
     """Return the message that makes a child run a test.
 
@@ -100,11 +99,12 @@ def work_order(
         following: The one it will run next, or None if this is its last.
         after: Those after that which it goes on to by itself, as in ``messages.Run``.
         env: Variables it has beyond those of this process.
+        short: Whether phases that pass may be told by their times alone.
 
     """
     named = [None if one is None else item_names.name_of(one) for one in (following, *after)]
     signs = None
-    if after:
+    if after or short:
         everyone = (item, following, *after)
         signs = [None if one is None else expected_sign(one) for one in everyone]
     return messages.Run(

@@ -77,6 +77,45 @@ def test_a_process_whose_turn_does_not_come_is_ended(
     assert [note[0] for note in _notes(pytester)] == ["fails"]
 
 
+@pytest.mark.parametrize("listens", [False, True])
+def test_several_are_made_at_once_where_nothing_has_a_say_in_between(
+    pytester: pytest.Pytester, listens: bool
+) -> None:
+    hook = "def pytest_runtest_logreport(): pass" if listens else ""
+    pytester.makeconftest(
+        f"""
+        import os
+        def children(pid):
+            return open(f"/proc/{{pid}}/task/{{pid}}/children").read().split()
+        def pytest_unconfigure(config):
+            print("children:", children(os.getpid()))
+        {hook}
+        """
+    )
+    pytester.makepyfile(
+        PIDS
+        + f"""
+    import time
+    from conftest import children
+
+    @pytest.mark.parametrize("i", range(9))
+    def test_a(i):
+        note(i)
+        most = {2 if listens else 7}
+        deadline = time.monotonic() + 120
+        while i == 0 and len(children(os.getppid())) < most and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if i == 0:
+            assert len(children(os.getppid())) == most
+        assert i < 2
+    """
+    )
+    result = run_session(pytester, "--cuda-fork-isolate=fork", "-x")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["children: []"])
+    assert [note[0] for note in _notes(pytester)] == ["0", "1", "2"]
+
+
 def test_the_environment_is_that_of_its_turn(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """

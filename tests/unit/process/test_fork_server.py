@@ -120,6 +120,21 @@ def test_a_child_that_nobody_needs_ends_well(parent: Parent) -> None:
     assert message == server_messages.ChildEnded(pid, 0)
 
 
+def test_a_child_whose_work_is_known_is_not_told(parent: Parent) -> None:
+    class Known(Prepared):
+        work = staticmethod(lambda task: 3 if task.prepared is known else 4)
+
+    known = parent.server.prepared = Known()
+    parent.server._fork_attended()
+    pid, fds = parent.child()
+    while parent.server._attended:
+        parent.server._serve_once()
+    message, _ = parent.hear()
+    assert message == server_messages.ChildEnded(pid, 3)
+    for fd in fds:
+        os.close(fd)
+
+
 def test_a_server_that_holds_too_much_ends_when_its_children_have(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

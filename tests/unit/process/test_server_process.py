@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -39,6 +40,11 @@ def prepare_badly(server: fork_server.ForkServer) -> None:
         server.send = send_and_die  # type: ignore[method-assign]
         return
     raise SystemExit(3)
+
+
+def prepare_and_tell(server: fork_server.ForkServer) -> None:
+    """Serve, and tell of a variable; a preparation."""
+    server.serve(variable=os.environ.get("ONLY_IN_C"))
 
 
 def wait_for_death(server: ServerProcess) -> None:
@@ -266,6 +272,19 @@ def test_whoever_ends_it_is_not_told(server: ServerProcess) -> None:
     server.wait_ready()
     server.kill()
     assert end(server) == []
+
+
+def test_a_variable_that_python_does_not_know_of_is_not_there() -> None:
+    libc = ctypes.CDLL(None)
+    libc.setenv(b"ONLY_IN_C", b"1", 1)  # as readline does it: each child would take it out again
+    try:
+        server = ServerProcess(ServerSettings(f"{HERE}:prepare_and_tell"))
+    finally:
+        libc.unsetenv(b"ONLY_IN_C")
+    assert server.wait_ready() is None
+    assert server.about == {"variable": None}
+    server.close()
+    server.reap()
 
 
 def test_a_quiet_one_ends_without_a_word() -> None:

@@ -295,7 +295,18 @@ def test_tests_can_be_looked_up_before(tests: dict[str, pytest.Item], reporter: 
     finder = item_names.Finder(list(tests.values()))
     ItemServer(reporter, list(tests.values()), finder=finder).look_up()
     assert finder._by_name is not None
+    assert all("location" in vars(item) for item in tests.values())  # pytest keeps it there
     ItemServer(reporter, []).look_up()  # a session without tests
+
+
+def test_a_kind_of_test_without_a_place_is_left_for_its_turn(
+    tests: dict[str, pytest.Item], reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = list(tests.values())[:2]
+    monkeypatch.setattr(first, "reportinfo", lambda: 1 / 0)
+    ItemServer(reporter, [first, second]).look_up()
+    assert "location" not in vars(first)
+    assert "location" in vars(second)
 
 
 @pytest.mark.parametrize("stop", [{}, {"shouldstop": "enough"}, {"shouldfail": "stopping"}])
@@ -390,6 +401,19 @@ def test_tests_that_pass_are_told_with_their_end_and_lead_to_the_next(
     assert not over.ahead  # the parent has said something
     phases = reports_of(tests["test_passes"], over.passed)
     assert [one.when for one in phases] == ["setup", "call", "teardown"]
+
+
+def test_the_phases_of_one_test_are_told_one_by_one_and_in_short(
+    tests: dict[str, pytest.Item], reporter: Reporter, peer: Peer
+) -> None:
+    item = tests["test_passes"]
+    said = _serve(reporter, tests, peer, _order(item, None, signs=[expected_sign(item), None]))
+    kinds = [one.kind for one in said if not isinstance(one, messages.CaptureFiles)]
+    assert kinds == ["passed", "passed", "passed", "over"]
+    told = [reports_of(item, one.phases) for one in of_kind(said, messages.Passed)]
+    assert [one.when for (one,) in told] == ["setup", "call", "teardown"]
+    (over,) = of_kind(said, messages.TestOver)
+    assert over.passed == b""
 
 
 def test_what_is_not_as_expected_is_told_in_its_order(

@@ -13,11 +13,7 @@ import pytest
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
-from pytest_cudafork.isolate.session.request import (
-    COLLECTION,
-    FORKED_TESTS,
-    SPAWNED_TESTS,
-)
+from pytest_cudafork.isolate.session.request import COLLECTION, SPAWNED_TESTS
 from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
@@ -53,8 +49,6 @@ class _Source:
     def _serve(self, channel: Channel, stacks_fd: int) -> NoReturn:
         child.prepare(stacks_fd)
         while not isinstance(order := channel.receive(), messages.End | None):
-            if isinstance(order, messages.Job):
-                channel.send(messages.InternalError(order.entry))
             if isinstance(order, messages.Run):
                 channel.send(messages.InternalError(order.test[0][-1]))
                 channel.send(messages.TestOver(last=order.next is None))
@@ -249,36 +243,36 @@ def test_a_test_runs_in_a_real_child(
     try:
         if method == "forkserver":
             assert real.why_not_forked(item) is None
-        real.look_ahead(item, [], None)
+        real.look_ahead(item, [])
         process = perform(real.process_for(item, None, Method(method)))
         assert process.supervisor.watch(take, 60.0, until_done=True) is None
         real.keep(process, None)
         real.end_leftovers()
     finally:
         real.finish()
-    assert kinds.count("report") == 3
-    assert kinds[-2:] == ["over", "done"]
+    assert kinds == ["capture", "passed", "passed", "passed", "over", "done"]
 
 
 def test_a_fork_gets_the_test_its_variables_and_what_it_must_not_have(stage: _Stage) -> None:
     item, following, _ = stage.items
     item.stash[CHILD_ENV] = {"MORE": "1"}
-    stage.children.look_ahead(item, [], following)
+    next_forks = [following].copy
+    stage.children.look_ahead(item, [], next_forks)
     process, said = stage.run(item)
     assert said == ["test_a"]
     assert process.forked
     assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102])]
     name, *args, fds = stage.forks.calls[1]
     assert stage.forks.calls[0] == ("keep_ahead_for", item)
-    assert (name, args) == ("use_time_of", [item, following])
+    assert (name, args) == ("use_time_of", [item, next_forks])
     assert fds[:2] == [101, 102]
     assert len(fds) == 3
 
 
-def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage: _Stage) -> None:
+def test_a_child_of_the_fork_server_is_told_its_test_and_the_next_is_forked(stage: _Stage) -> None:
     stage.server.start()
     process, said = stage.run(stage.items[0], method=FORKSERVER)
-    assert said == [FORKED_TESTS, "test_a"]
+    assert said == ["test_a"]
     assert not process.forked
     assert stage.server.ahead == 1
     assert [name for name, *_ in stage.forks.calls] == []
@@ -316,7 +310,7 @@ def test_an_interpreter_is_in_the_care_of_who_outlives_the_session(stage: _Stage
 
 def test_one_that_was_started_ahead_is_taken_and_others_are_prepared(stage: _Stage) -> None:
     stage.spares.ahead = stage.source.child("ahead")
-    stage.children.look_ahead(stage.items[0], stage.items[1:], None)
+    stage.children.look_ahead(stage.items[0], stage.items[1:])
     process, said = stage.run(stage.items[0], method=SPAWN)
     assert process.supervisor.running is stage.spares.ahead
     assert said == ["test_a"]

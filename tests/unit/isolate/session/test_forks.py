@@ -79,14 +79,14 @@ class _Stage:
         """Return a child for a test."""
         return perform(self.forks.take(item, env, private))
 
-    def use_time_of(self, item: pytest.Item, following: pytest.Item | None, fds: list[int]) -> None:
+    def use_time_of(self, item: pytest.Item, *following: pytest.Item) -> None:
         """Prepare for the next forks."""
-        perform(self.forks.use_time_of(item, following, fds))
+        perform(self.forks.use_time_of(item, lambda: following, []))
 
     def ahead(self) -> launch.Running | None:
-        """Return the child that waits for the turn of its test."""
+        """Return the child that waits for the next turn."""
         waiting = self.forks._ahead
-        return None if waiting is None else waiting[1]
+        return waiting[0][1] if waiting else None
 
 
 def _shown(data: dict[str, Any]) -> str:
@@ -187,30 +187,45 @@ def test_one_forked_ahead_begins_anew_and_has_time_to_practice(
     monkeypatch.setattr(launch, "usable_cores", lambda: cores)
     running = stage.take(stage.a, {"MORE": "1"}, [])
     assert told(running) == "test_a {'MORE': '1'} Reporter False False"
-    stage.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b)
     running = stage.take(stage.b, {}, [])
     assert told(running) == f"test_b {{}} Reporter True {practice}"
 
 
 def test_the_next_test_is_forked_while_one_works(stage: _Stage) -> None:
-    stage.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b)
     ahead = stage.ahead()
     assert ahead is not None
     assert stage.forks.descriptors() == [ahead.sock.fileno()]
-    stage.use_time_of(stage.a, stage.items["test_descriptor"], [])
+    stage.use_time_of(stage.a, stage.items["test_descriptor"])
     assert stage.ahead() is ahead
     assert stage.take(stage.b, {}, []) is ahead
     assert stage.forks.descriptors() == []
     assert stage.run(ahead, stage.b) == PASSED
 
 
+def test_several_are_forked_at_once_and_none_knows_of_another(stage: _Stage) -> None:
+    last = stage.items["test_descriptor"]
+    stage.use_time_of(stage.a, stage.b, last)
+    first, second = stage.forks.descriptors()
+    stage.use_time_of(stage.a, stage.a)
+    assert stage.forks.descriptors() == [first, second]
+    running = stage.take(stage.b, {}, [])
+    assert (running.sock.fileno(), stage.forks.descriptors()) == (first, [second])
+    assert stage.run(running, stage.b) == PASSED
+    running = stage.take(last, {}, [])
+    said = dict(stage.run(running, last, {"FD": str(first)}))
+    assert said["call"] == "Exception: /dev/null"
+    assert stage.ahead() is None
+
+
 def test_a_test_that_may_not_follow_is_not_forked_ahead(stage: _Stage) -> None:
-    stage.use_time_of(stage.a, None, [])
+    stage.use_time_of(stage.a)
     assert stage.ahead() is None
 
 
 def test_a_child_of_another_test_is_ended(stage: _Stage) -> None:
-    stage.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b)
     ahead = stage.ahead()
     assert ahead is not None
     stage.forks.keep_ahead_for(stage.b)
@@ -221,7 +236,7 @@ def test_a_child_of_another_test_is_ended(stage: _Stage) -> None:
 
 
 def test_one_that_has_ended_is_replaced(stage: _Stage) -> None:
-    stage.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b)
     ahead = stage.ahead()
     assert ahead is not None
     os.kill(ahead.pid, 9)
@@ -238,7 +253,7 @@ def test_a_fork_that_is_refused_ahead_is_told_in_its_turn(
         raise RuntimeError("CUDA is initialized")
 
     monkeypatch.setattr(launch, "fork_steps", refuse)
-    stage.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b)
     assert stage.ahead() is None
     with pytest.raises(RuntimeError, match="CUDA is initialized"):
         stage.take(stage.b, {}, [])
@@ -264,17 +279,17 @@ def test_around_a_test_there_may_be_known_plugins_only(
     stage: _Stage, plugin: object, ahead: bool
 ) -> None:
     stage.config.pluginmanager.register(plugin)
-    stage.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b)
     assert (stage.ahead() is not None) is ahead
 
 
 def test_nothing_is_forked_ahead_while_fixtures_live_here(stage: _Stage) -> None:
     state = stage.a.session._setupstate
     state.setup(stage.a)
-    stage.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b)
     assert stage.ahead() is None
     state.teardown_exact(None)
-    stage.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b)
     assert stage.ahead() is not None
 
 
@@ -317,7 +332,7 @@ def test_where_many_forks_follow_they_are_made_cheaper_step_by_step(
     stage.a.session.items = [stage.a] * tests
     seen = []
     for count in range(7):
-        stage.use_time_of(stage.a, None, [])
+        stage.use_time_of(stage.a)
         if count >= 3:
             seen.append([one.steps for one in _Collapse.made])
     assert seen == (steps or [[]] * 4)

@@ -15,7 +15,7 @@ from pytest_cudafork.health.fitness import declare_unfit
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children, hooks, run_test
-from pytest_cudafork.isolate.session.children import AfterNext, no_more
+from pytest_cudafork.isolate.session.children import AfterNext, NextForks, no_forks, no_more
 from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.settings import environment
@@ -33,7 +33,7 @@ class _Children:
         self.has_fork_server = False
         self.why_not: CannotFork | None = None
         self.calls: list[tuple[object, ...]] = []
-        self.ahead: list[tuple[list[str], str | None]] = []
+        self.ahead: list[tuple[list[str], list[str]]] = []
         self.going_on: object = None
 
     def start_fork_server(self, targets: list[str]) -> None:
@@ -50,10 +50,9 @@ class _Children:
         return self.going_on
 
     def look_ahead(
-        self, item: pytest.Item, upcoming: list[pytest.Item], following: pytest.Item | None
+        self, item: pytest.Item, upcoming: list[pytest.Item], next_forks: NextForks = no_forks
     ) -> None:
-        names = [one.name for one in upcoming]
-        self.ahead.append((names, None if following is None else following.name))
+        self.ahead.append(([one.name for one in upcoming], [one.name for one in next_forks()]))
 
 
 class _Stage:
@@ -304,7 +303,7 @@ def test_tests_of_a_file_with_the_same_markers_may_share_a_process(stage: _Stage
         ("test_b", None),
         ("test_c", None),
     ]
-    assert stage.children.ahead == [([], None), (["test_c"], None), ([], None)]
+    assert stage.children.ahead == [([], []), (["test_c"], []), ([], [])]
 
 
 SPAWNS = (
@@ -356,8 +355,48 @@ def test_the_next_test_is_told_if_it_will_surely_be_forked_too(
     )
     first, second = stage.items
     assert plugin.pytest_runtest_protocol(first, second) is True
-    ((_, next_fork),) = stage.children.ahead
-    assert next_fork == ("test_b" if told else None)
+    ((_, next_forks),) = stage.children.ahead
+    assert next_forks == (["test_b"] if told else [])
+
+
+FORKS = "".join(f"@isolated(method='fork')\ndef test_{name}(): pass\n" for name in "abcdefgh")
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (FORKS, "bcdefg cdefgh defgh efgh fgh gh h -"),
+        (FORKS.replace("'fork')\ndef test_d", "'spawn')\ndef test_d"), "bc c - - fgh gh h -"),
+    ],
+    ids=["alike", "spawn"],
+)
+def test_those_after_it_are_told_as_well_up_to_one_that_differs(
+    stage: _Stage, source: str, told: str
+) -> None:
+    stage.run(stage.begin(source))
+    found = ["".join(name[-1] for name in names) or "-" for _, names in stage.children.ahead]
+    assert " ".join(found) == told
+
+
+def test_of_those_that_will_share_a_process_the_first_is_told(stage: _Stage) -> None:
+    shared = "@isolated(method='fork', scope='module')"
+    plugin = stage.begin(
+        f"@isolated(method='fork')\ndef test_a(): pass\n{shared}\ndef test_b(): pass\n"
+        f"{shared}\ndef test_c(): pass\n"
+    )
+    stage.run(plugin)
+    assert [names for _, names in stage.children.ahead] == [["test_b"], [], []]
+
+
+def test_where_a_hook_has_a_say_in_between_only_the_next_one_is_told(stage: _Stage) -> None:
+    class Listens:
+        def pytest_runtest_logreport(self) -> None:
+            pass
+
+    plugin = stage.begin(FORKS)
+    stage.config.pluginmanager.register(Listens())
+    stage.run(plugin)
+    assert [names for _, names in stage.children.ahead][:2] == [["test_b"], ["test_c"]]
 
 
 # -- what the user sees ----------------------------------------------------------------------------
