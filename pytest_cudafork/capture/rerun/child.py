@@ -12,7 +12,7 @@ from pytest_cudafork.capture.rerun.orders import PROPERTY, Counted, Order
 from pytest_cudafork.capture.rerun.verdict import Again
 from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.errors import ChildError, CudaForkError
-from pytest_cudafork.isolate import report_data
+from pytest_cudafork.isolate import passed_phases, report_data
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.children import Children
 from pytest_cudafork.process import termination
@@ -44,6 +44,9 @@ class _Reports:
         match message:
             case messages.Report():
                 self._note(report_data.load(self._item, message.data))
+            case messages.Passed():
+                for report in passed_phases.reports_of(self._item, message.phases):
+                    self._note(report)
             case messages.TestMissing():
                 self.missing = True
             case messages.InternalError():

@@ -12,6 +12,7 @@ from pytest_cudafork.capture.rerun.orders import IDLE, PROPERTY, Counted, Order
 from pytest_cudafork.capture.rerun.verdict import Again
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.child.reporter import ReportPacker
+from pytest_cudafork.isolate.passed_phases import pack_phase
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.signals import ChildSignal
@@ -96,6 +97,16 @@ def test_a_test_that_passes_again(stage: _Stage) -> None:
     assert stage.ended == ["kept"]
     assert stage.heard.calls == []  # nobody hears of these reports
     assert stage.item.stash[CHILD_ENV] == {}
+
+
+def test_phases_that_are_told_by_their_times_alone(stage: _Stage) -> None:
+    told = [
+        messages.Passed(pack_phase(pytest.TestReport("", ("", 0, ""), {}, "passed", None, when)))
+        for when in ("setup", "teardown")
+    ]
+    said = [told[0], stage.report("call", replays="2 2 0"), told[1], OVER, messages.Done()]
+    stage.script["forkserver"] = said
+    assert stage.run() == Again(True, Counted(2, 2))
 
 
 def test_a_test_that_fails_when_its_replays_are_spoiled(stage: _Stage) -> None:
