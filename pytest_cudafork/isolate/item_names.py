@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat.unpatched import contextlib
+
 _LONGEST_VALUE = 500
 
 
@@ -25,6 +27,15 @@ def identity(item: pytest.Item) -> tuple[str, ...]:
         if not isinstance(node, pytest.Session | pytest.File) and not _is_directory(node)
     ]
     return (str(item.path), *names)
+
+
+def find_location(item: pytest.Item) -> None:
+    """Let pytest find out where a test stands: it remembers, and children of this process know.
+
+    A user's kind of test that stands nowhere will say so in its turn.
+    """
+    with contextlib.suppress(Exception):
+        _ = item.location
 
 
 def parameters(item: pytest.Item) -> list[tuple[str, str]]:

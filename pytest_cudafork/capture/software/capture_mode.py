@@ -26,7 +26,6 @@ from pytest_cudafork.capture.software.mode import (
     note_uses,
 )
 from pytest_cudafork.capture.software.past_operators import Assignments, ChecksOfCpu
-from pytest_cudafork.capture.software.places import OnHost
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.shapes import (
     NotDenseError,
@@ -65,7 +64,6 @@ class CaptureMode(RecordingMode):
         self.refusals = refusals
         self.open_capture: Any = None  # what ends it, while it is in force
         self.others_may_work = False  # other threads, as a capture "thread_local" of CUDA lets them
-        self.on_host: OnHost | None = None  # where tensors lie, if that is known
         self._by_kind: dict[Kind, Callable[..., Any]] = {
             Kind.EMPTY: self._empty,
             Kind.LIFT: self._lift,
@@ -73,12 +71,6 @@ class CaptureMode(RecordingMode):
             Kind.SYNC: self._sync,
             Kind.RESIZE: self._resize,
         }
-
-    def lies_on_host(self, tensor: Tensor) -> bool | None:
-        """Return whether a tensor lies on the host; None: that is not known."""
-        if self.host_works:
-            return True
-        return None if self.on_host is None else self.on_host(tensor)
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Refuse."""

@@ -29,8 +29,9 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
     _refuse_a_second()
     generator = torch.default_generator
     before = generator.get_state()
-    mode.on_host = known_places()
-    on_host = None if mode.on_host is None else mode.lies_on_host
+    places = known_places()
+    # what torch makes on its way, as in printing, lies where the host works
+    on_host = places and (lambda tensor: mode.host_works or places(tensor))
     host = HostCalls(refusals, mode.recorder.memories, on_host)
     with contextlib.ExitStack() as undo:
         undo.enter_context(no_collections())

@@ -153,10 +153,13 @@ class CudaTensors(Places):
 
     def lies_on_host(self, tensor: Tensor) -> bool | None:
         """Return whether a tensor lies on the host; None: that is not known."""
-        if self.index_of(tensor) is not None:
+        storage = _storage(tensor)
+        if storage is None:
+            return None
+        key = identity_of(storage)
+        if key in self._noted:
             return False
-        known = self._is_in(self._hosts, tensor) or self._is_pinned(tensor)
-        return True if known else None
+        return True if _is_alive(self._hosts, key) or _is_alive(self._locked, key) else None
 
     def _device(self, tensor: Tensor) -> torch.device:
         index = self.index_of(tensor)
@@ -195,8 +198,7 @@ class CudaTensors(Places):
             waits = not kwargs.get("non_blocking", any(each is True for each in args[1:]))
             types = (each for each in args[1:] if isinstance(each, torch.dtype))
             dtype = kwargs.get("dtype", next(types, None))
-            copied = torch.empty_like(tensor, dtype=dtype, device="meta")
-            self._check_move("to(device)", tensor, copied, to_host=after is None, waits=waits)
+            self._check_move("to(device)", tensor, dtype, to_host=after is None, waits=waits)
             result = self._plain_to(tensor, *args, **kwargs)
             if after is None:
                 self._note_hosts(result if waits else self._pinned(result))
@@ -219,13 +221,19 @@ class CudaTensors(Places):
         return self._plain_copy(tensor, source, *args, **kwargs)
 
     def _check_move(
-        self, call: str, source: Tensor, copied: Tensor, *, to_host: bool, waits: bool
+        self,
+        call: str,
+        source: Tensor,
+        target: Tensor | torch.dtype | None,
+        *,
+        to_host: bool,
+        waits: bool,
     ) -> None:
         """Refuse, within a capture, copies between host and device that CUDA refuses.
 
-        It takes those from or to pinned memory in one piece that nobody waits for. ``copied`` is
-        what is written, or a meta tensor of its kind where that is made by the call, pinned where
-        nobody waits for it.
+        It takes those from or to pinned memory in one piece that nobody waits for. ``target`` is
+        what is written; or the type of a tensor that the call makes (None: that of the source),
+        which on the host is pinned where nobody waits for it.
         """
         mode = current_capture()
         if mode is None:
@@ -235,8 +243,11 @@ class CudaTensors(Places):
             return
         if not source.numel():
             return
-        host = copied if to_host else source
-        pinned = not waits if host.is_meta else self._is_pinned(host)
+        if isinstance(target, Tensor):
+            pinned, copied = self._is_pinned(target if to_host else source), target
+        else:
+            pinned = not waits if to_host else self._is_pinned(source)
+            copied = torch.empty_like(source, dtype=target, device="meta")
         if pinned and waits:
             mode.refusals.awaited_copy(call)
         if pinned and not _in_one_piece(source, copied, to_host=to_host):
@@ -282,8 +293,7 @@ class CudaTensors(Places):
     @staticmethod
     def _is_in(known: dict[int, Any], tensor: Tensor) -> bool:
         storage = _storage(tensor)
-        found = None if storage is None else known.get(identity_of(storage))
-        return found is not None and not found.expired()
+        return storage is not None and _is_alive(known, identity_of(storage))
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         storage, mode = _storage(tensor), current_capture()
@@ -402,6 +412,11 @@ def _is_ours(names: dict[str, Any]) -> bool:
 
 def _on_cuda(value: object) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def _is_alive(known: dict[int, Any], key: int) -> bool:
+    found = known.get(key)
+    return found is not None and not found.expired()
 
 
 def _alive(known: dict[int, Any]) -> dict[int, Any]:

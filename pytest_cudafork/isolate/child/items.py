@@ -52,9 +52,7 @@ class ItemServer:
         if self._items:
             self._finder.find(*item_names.name_of(self._items[0]))
         for item in self._items:
-            # pytest remembers it; a user's kind of test that has none will say so in its turn
-            with contextlib.suppress(Exception):
-                _ = item.location
+            item_names.find_location(item)
 
     def serve(self, channel: Channel) -> None:
         """Run what the parent asks for, until it asks for nothing more or a test ends the session.

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health.plugin import prepare_for_shared_processes
+from pytest_cudafork.isolate import item_names
 from pytest_cudafork.isolate.child import pytest_session
 from pytest_cudafork.isolate.child.capture_files import capture_files, renew_files
 from pytest_cudafork.isolate.child.reporter import Reporter
@@ -101,8 +101,7 @@ class Forks:
         for one in following():
             if not self._may_fork_ahead(one):
                 return
-            with contextlib.suppress(Exception):  # a user's kind of test; it will say so in time
-                _ = one.location  # pytest asks for it in the child and here, and remembers it
+            item_names.find_location(one)
             try:
                 private = [*fds, *self.descriptors()]
                 running = yield from self._fork(one, {}, private, ahead=True)
