@@ -139,7 +139,7 @@ def _looks(
             print(json.dumps(asdict(look(number, folder, on_device()))), flush=True)
 
 
-def audits(turns: int, device: str) -> None:
+def audits(turns: int) -> None:
     """Audit a package of the standard library, time and again."""
     from pytest_cudafork.imports.api import audit
 
@@ -270,7 +270,10 @@ def main() -> int:
     options = made.parse_args()
     if options.loop:
         name, turns, device = options.loop
-        {"audits": audits, "captures": captures}[name](int(turns), device)
+        if name == "audits":
+            audits(int(turns))
+        else:
+            captures(int(turns), device)
         return 0
     if not (options.tests or options.audits or options.captures):
         made.error("there is nothing to do: --tests, --audits and --captures are all 0")
