@@ -1,9 +1,10 @@
 """Measures what ``--cuda-fork-captures`` costs, and what it says of tests that are right.
 
 Whole sessions run without it and with it, in turns: tests of the engine that capture graphs, and
-tests that capture none. Their CPU time is compared, as it is and less that of starting, and the
-time that passes, which is what counts on a GPU. The load of the machine stands in the record: a
-busy one adds time to sessions, and never takes any.
+tests that capture none. With ``--floor`` they also run under a dispatch mode that looks at nothing,
+which is the least that following each operator from Python costs. Their CPU time is compared, as it
+is and less that of starting, and the time that passes, which is what counts on a GPU. The load of
+the machine stands in the record: a busy one adds time to sessions, and never takes any.
 """
 
 from __future__ import annotations
@@ -43,17 +44,22 @@ PLANTED = {
 }
 """Tests that plant a bug, and so are rightly told of."""
 VALUES = ("off", "check")
+EMPTY = "off, an empty dispatch mode"
 
 
 def session(paths: tuple[str, ...], how: str) -> tuple[float, float, str]:
     """Return the CPU seconds of a session, those that passed, and its output."""
     began = time.perf_counter()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    options = ("-v", "-rf", "-p", "no:cacheprovider", "-p", "no:benchmark",
-               f"--cuda-fork-captures={how}")  # fmt: skip
+    options = ["-v", "-rf", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    if how == EMPTY:
+        options += ["-p", "empty_mode", "--cuda-fork-captures=off"]
+    else:
+        options += [f"--cuda-fork-captures={how}"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *paths],
         capture_output=True, text=True, check=False, cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if not re.search(r"\d+ passed", done.stdout):
@@ -76,22 +82,24 @@ def main() -> None:
     """Measure, print, and keep the results if that is asked for."""
     made = parser("What --cuda-fork-captures costs.", rounds=3)
     made.add_argument("--group", action="append", choices=sorted(GROUPS), help="all by default")
+    made.add_argument("--floor", action="store_true", help="also under an empty dispatch mode")
     options = made.parse_args()
+    values = (*VALUES, EMPTY) if options.floor else VALUES
     rows, data = [], []
     load = os.getloadavg()[0]
     start = min(session((NOTHING,), "off")[0] for _ in range(options.rounds))
     for name in options.group or GROUPS:
         paths = GROUPS[name]
-        seconds: dict[str, list[float]] = {how: [] for how in VALUES}
-        passing: dict[str, list[float]] = {how: [] for how in VALUES}
+        seconds: dict[str, list[float]] = {how: [] for how in values}
+        passing: dict[str, list[float]] = {how: [] for how in values}
         outputs: dict[str, str] = {}
         for _ in range(options.rounds):
-            for how in VALUES:
+            for how in values:
                 took, passed_s, outputs[how] = session(paths, how)
                 seconds[how].append(took)
                 passing[how].append(passed_s)
         base = min(seconds["off"])
-        for how in VALUES:
+        for how in values:
             least = min(seconds[how])
             passed, accused, planted, gap, judged = told(outputs[how])
             ratio, of_tests = least / base, (least - start) / (base - start)
