@@ -7,7 +7,8 @@ pages of libraries and other files: of those a process has less while others on 
 them, too. It is judged by its slope over the last half of the loop: at most 1 % of what was there
 at the start for 10,000 turns, where it has grown by more than a few pages at all; the others must
 not be more at the end than in the first half. A session of pytest keeps a report of each of its
-tests: what the same session keeps without isolation is taken off.
+tests: what the same session keeps without isolation is taken off. So is what torch's profiler keeps
+of each time that it looks at a GPU: it lists the kernels of a warm-up.
 
     python benchmarks/soak.py --tests 100000 --audits 50 --captures 10000 --save
     python benchmarks/soak.py --tests 0 --audits 0 --captures 10000 --device cuda --save
@@ -168,6 +169,22 @@ def captures(turns: int, device: str) -> None:
     _looks(turns, turn, in_use if device == "cuda" else lambda: 0)
 
 
+def profiles(turns: int) -> None:
+    """Profile the same function with torch's own profiler, time and again."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    x, weight = torch.ones(4, 16, device="cuda"), torch.ones(16, 16, device="cuda")
+
+    def turn(number: int) -> None:
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            torch.relu(x @ weight)
+            torch.cuda.synchronize()
+        profiler.profiler.kineto_results.events()
+
+    _looks(turns, turn)
+
+
 PLUGIN = """
 import sys
 from pathlib import Path
@@ -272,6 +289,8 @@ def main() -> int:
         name, turns, device = options.loop
         if name == "audits":
             audits(int(turns))
+        elif name == "profiles":
+            profiles(int(turns))
         else:
             captures(int(turns), device)
         return 0
@@ -295,6 +314,10 @@ def main() -> int:
         kept = slope(sessions.pop("none").result().samples)
         loops = [*(replace(each.result(), off=kept) for each in sessions.values()), *loops]
         words = f"\n\nA session of pytest keeps {kept:.0f} bytes of each test by itself, taken off."
+    if options.captures and options.device == "cuda":
+        kept = slope(in_a_process("profiles", options.captures, options.device))
+        loops[-1] = replace(loops[-1], off=kept)
+        words += f"\n\ntorch's profiler keeps {kept:.0f} bytes of each warm-up, taken off."
     text, data = report(loops)
     publish("soak", "What piles up in long loops", text + words, data, save=options.save)
     return int(any(complaints(loop) for loop in loops))

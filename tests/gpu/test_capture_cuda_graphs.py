@@ -96,6 +96,19 @@ def test_a_graph_replays_what_eager_computes_and_lists_its_kernels_with_lines(
     graph.reset()
 
 
+def test_pools_of_graphs_that_are_gone_keep_no_device_memory(backend: CudaBackend) -> None:
+    """As with ``torch.cuda.graph``, which empties the cache before it captures."""
+    import torch
+
+    x = torch.ones(16, 16, device="cuda")
+    backend.record(lambda: torch.relu(x @ x))
+    reserved = []
+    for _ in range(40):
+        backend.capture(lambda: torch.relu(x @ x)).replay()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] <= max(reserved[:5])
+
+
 def test_the_uses_say_what_the_graph_reads_writes_and_owns(backend: CudaBackend) -> None:
     import torch
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.gpus.inventory import Machine, kernel_gpus, real_machine
+from pytest_cudafork.gpus.inventory import Gpu, Machine, kernel_gpus, real_machine
 from pytest_cudafork.gpus.nvml import CtypesNvml, open_nvml
+from pytest_cudafork.gpus.waiting import visible_gpus
 from tests.support.isolation import METHODS, is_gone
 from tests.support.sessions import assert_no_crash, needs_torch, run_session
 
@@ -58,6 +59,12 @@ def machine() -> Machine:
     return found
 
 
+@pytest.fixture(scope="module")
+def cards(machine: Machine) -> tuple[Gpu, ...]:
+    """Those of them that this session may use."""
+    return visible_gpus()
+
+
 @pytest.fixture
 def survivors(pytester: pytest.Pytester) -> Iterator[Path]:
     """A folder whose files hold the pids of processes that outlive their test."""
@@ -83,7 +90,7 @@ def test_all_ways_to_count_the_gpus_agree(machine: Machine) -> None:
 
 
 def test_nvml_is_asked_alike_with_and_without_its_package(
-    pytester: pytest.Pytester, machine: Machine, survivors: Path
+    pytester: pytest.Pytester, cards: tuple[Gpu, ...], survivors: Path
 ) -> None:
     if importlib.util.find_spec("pynvml") is None:
         pytest.skip("nvidia-ml-py is not installed")
@@ -91,7 +98,7 @@ def test_nvml_is_asked_alike_with_and_without_its_package(
     try:
         while not (survivors / "one").exists():
             assert process.poll() is None
-        uuid = machine.gpus[0].uuid
+        uuid = cards[0].uuid
         deadline = time.monotonic() + 60
         with open_nvml() as nvml, open_nvml(CtypesNvml()) as own:
             while True:  # others use the GPU: until nothing has changed meanwhile
@@ -110,9 +117,9 @@ def test_nvml_is_asked_alike_with_and_without_its_package(
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.usefixtures("survivors")
 def test_a_test_sees_as_many_gpus_as_it_asked_for(
-    pytester: pytest.Pytester, machine: Machine, method: str
+    pytester: pytest.Pytester, cards: tuple[Gpu, ...], method: str
 ) -> None:
-    total = len(machine.gpus)
+    total = len(cards)
     pytester.makepyfile(f"""
         import os
         import pytest
@@ -173,7 +180,9 @@ def test_counting_the_gpus_initializes_nothing_in_the_pytest_process(
     assert "still allocated" not in result.stdout.str()
 
 
-def test_what_a_surviving_process_holds_is_told(pytester: pytest.Pytester, survivors: Path) -> None:
+def test_what_a_surviving_process_holds_is_told(
+    pytester: pytest.Pytester, cards: tuple[Gpu, ...], survivors: Path
+) -> None:
     pytester.makepyfile(f"""
         import os, pathlib, subprocess, sys, time
         import pytest
@@ -211,7 +220,8 @@ def test_what_a_surviving_process_holds_is_told(pytester: pytest.Pytester, survi
     text = result.stdout.str()
     for name in ("server", "daemon"):
         pid = (survivors / name).read_text()
-        found = re.search(rf"process {pid} \(.*\) holds (\d+) MiB on GPU 0", text)
+        held = rf"process {pid} \(.*\) holds (\d+) MiB on GPU {cards[0].number}"
+        found = re.search(held, text)
         assert found, text
         assert int(found[1]) >= 256
         assert is_gone(int(pid))
@@ -247,14 +257,14 @@ def test_others_on_the_gpu_are_not_blamed(pytester: pytest.Pytester, survivors: 
 
 
 @pytest.mark.usefixtures("survivors")
-def test_workers_take_turns_on_the_gpus(pytester: pytest.Pytester, machine: Machine) -> None:
+def test_workers_take_turns_on_the_gpus(pytester: pytest.Pytester, cards: tuple[Gpu, ...]) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(f"""
         import os
         import pytest
         from hold import hold
 
-        @pytest.mark.gpus({len(machine.gpus)})
+        @pytest.mark.gpus({len(cards)})
         @pytest.mark.parametrize("number", range(4))
         def test_has_all(number):
             flag = os.open("alone", os.O_CREAT | os.O_EXCL)

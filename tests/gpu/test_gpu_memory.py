@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork import GpuBusyError, gpu
-from pytest_cudafork.gpus.inventory import Gpu, real_machine
+from pytest_cudafork.gpus.inventory import Gpu
 from pytest_cudafork.gpus.memory import measure
+from pytest_cudafork.gpus.waiting import visible_gpus
 from tests.gpu.test_gpu_leases import HOLD, run
 from tests.support.isolation import is_gone
 
@@ -27,8 +28,8 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module")
 def cards() -> tuple[Gpu, ...]:
-    """The GPUs of this machine, of which NVML tells the memory."""
-    found = real_machine().gpus
+    """The GPUs that this session may use, of which NVML tells the memory."""
+    found = visible_gpus()
     if any(one.mig or not one.memory for one in found):
         pytest.skip("NVML does not tell the memory of MIG instances by process")
     return found
@@ -111,7 +112,7 @@ def test_the_memory_of_a_test_is_recorded_and_used(
 
 
 def test_who_holds_memory_is_named(cards: tuple[Gpu, ...], holder: subprocess.Popen[bytes]) -> None:
-    with pytest.raises(GpuBusyError, match=r"GPU 0 has .* in use") as caught:
+    with pytest.raises(GpuBusyError, match=rf"GPU {cards[0].number} has .* in use") as caught:
         gpu.wait_idle([0], timeout=1)
     assert f"process {holder.pid}" in str(caught.value)
     with pytest.raises(GpuBusyError, match=f"process {holder.pid}"):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import pytest
 
 from pytest_cudafork.capture.in_tests.listeners import Watching
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.stand_ins import graphs
 
-__all__ = ["Captured", "Looking", "looking"]
+__all__ = ["Captured", "LateDevice", "Looking", "looking"]
 
 
 class Captured:
@@ -45,6 +48,19 @@ class Looking:
     def kinds(self, level: str = "errors") -> list[str]:
         """Return the kinds of what was found since the last call."""
         return [each["kind"] for each in self.watching.take().get(level, ())]
+
+
+class LateDevice:
+    """Stands for a GPU that runs a graph, and what else was given to it, when it is waited for."""
+
+    def __init__(self, seen: SeenCapture, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given: list[Callable[[], object]] = []
+        monkeypatch.setattr(seen, "run", functools.partial(self.given.append, seen.run))
+        monkeypatch.setattr(seen, "wait", self._work)
+
+    def _work(self) -> None:
+        while self.given:
+            self.given.pop(0)()
 
 
 @contextlib.contextmanager

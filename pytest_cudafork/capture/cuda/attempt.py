@@ -76,6 +76,8 @@ class Attempt:
     def run(self, fn: Callable[[], Any]) -> Captured | Failed:
         """Capture ``fn``. Its exceptions that are no matter of the capture pass."""
         torch.cuda.synchronize()
+        # As torch.cuda.graph does: pools of graphs that are gone keep their memory until then.
+        torch.cuda.empty_cache()
         watch = _Watch(self._cuda, self._handle)
         graph = self._new_graph()
         result: Any = None

@@ -68,6 +68,13 @@ class SeenCapture:
         if graph is not None:
             self._run(graph)
 
+    def wait(self) -> None:
+        """Wait until a GPU has done what it was given: it reads host memory when its turn comes."""
+        if self.backend == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
     def let_go(self) -> None:
         """Forget the graph, which was reset."""
         self.captured, self._graph = False, _nothing

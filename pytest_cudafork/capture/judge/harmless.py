@@ -28,6 +28,7 @@ def is_harmless(capture: SeenCapture, memory: Memory, write: Write, again: Again
     if not mine or sum(each.nbytes for each in mine) > _MOST or uses.dark:
         return False
     with silently():
+        capture.wait()
         held = memory.bytes()
         former = held.clone()
         try:
@@ -49,6 +50,7 @@ def results_of(capture: SeenCapture, mine: list[Memory]) -> list[Tensor]:
     try:
         with restored(held[0].device):
             capture.run()
+        capture.wait()
         return [each.clone() for each in held]
     finally:
         for now, then in zip(held, former, strict=True):

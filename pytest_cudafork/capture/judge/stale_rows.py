@@ -122,6 +122,7 @@ def _say_where(capture: SeenCapture, rows: list[_Rows]) -> bool:
             and memory.dtype.itemsize > 1]  # fmt: skip
     if not kept or uses.dark or sum(each.nbytes for each in mine) > _MOST:
         return False
+    capture.wait()
     former = {memory: memory.bytes().clone() for memory in [*mine, *(e.memory for e in rows)]}
     try:
         for memory in kept:

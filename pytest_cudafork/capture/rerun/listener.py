@@ -63,6 +63,7 @@ class Replays(Listener):
             )
         self._counted = self._counted._replace(replays=self._counted.replays + 1)
         if self._order.how == CHANGED:
+            capture.wait()
             self._before = _contents(capture)
             if _change(self._before):
                 self._spoiled()
@@ -75,6 +76,7 @@ class Replays(Listener):
         if self._order.how != IDLE:
             return False
         if capture.uses is not None:
+            capture.wait()
             _poison(capture)
         self._spoiled()
         return True
@@ -84,6 +86,8 @@ class Replays(Listener):
         from pytest_cudafork.capture.record.recorder import silently
 
         before, self._before = self._before, []
+        if before:
+            capture.wait()
         with silently():
             for memory, contents in before:
                 if memory.refer() is not None:

@@ -157,3 +157,12 @@ def test_a_listener_that_says_nothing_hears_all() -> None:
     with contextlib.suppress(KeyError), watch.in_force(), suspended():
         raise KeyError
     assert ran == [1]
+
+
+@pytest.mark.parametrize(("backend", "waits"), [("cuda", 1), ("software", 0)])
+def test_a_gpu_is_waited_for(monkeypatch: pytest.MonkeyPatch, backend: str, waits: int) -> None:
+    torch = pytest.importorskip("torch")
+    waited: list[None] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(None))
+    SeenCapture(1, backend, "").wait()
+    assert len(waited) == waits

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.judge.again import Again  # noqa: E402
 from pytest_cudafork.capture.judge.harmless import is_harmless  # noqa: E402
-from tests.support.captures import looking  # noqa: E402
+from tests.support.captures import LateDevice, looking  # noqa: E402
 
 
 @pytest.mark.parametrize(("factor", "harmless"), [(0, True), (2, False)])
@@ -50,3 +50,23 @@ def test_a_graph_that_fails_on_it_has_told_nothing() -> None:
             captured.seen.uses.dark = "it cannot be seen"
             assert not is_harmless(captured.seen, memory, memory.writes[-1], Again())
         assert index.tolist() == [0, 1]
+
+
+def test_the_host_waits_for_a_replay_before_it_puts_memory_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU reads pinned memory when the copy's turn comes, and the host writes there at once."""
+    with looking() as look:
+        lengths = torch.tensor([1, 2])
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        lengths.add_(1)
+        memory = look.history.memories.get(plan)
+        assert memory is not None
+        found: list[list[int]] = []
+        late = LateDevice(captured.seen, monkeypatch)
+        late.given.append(lambda: found.append(plan.tolist()))
+        with look.history.pause():
+            assert not is_harmless(captured.seen, memory, memory.writes[-1], Again())
+        assert found == [[1, 3]]  # a replay that was given before reads what lay there then
+        assert not late.given

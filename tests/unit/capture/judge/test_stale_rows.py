@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.judge.stale_rows import _nudge  # noqa: E402
 from pytest_cudafork.capture.record.memory import Memories  # noqa: E402
-from tests.support.captures import Looking, looking  # noqa: E402
+from tests.support.captures import LateDevice, Looking, looking  # noqa: E402
 
 ROWS, WIDTH, SLOTS = 4, 2, 16
 
@@ -73,6 +73,22 @@ def test_a_smaller_batch_leaves_slots_of_the_one_before(places: Any) -> None:
         assert [what for what, _ in one["lines"]] == ["refilled in part at", "read by the graph at"]
         # what was tried has left nothing behind
         assert torch.equal(writer.cache, before)
+
+
+def test_rows_are_tried_when_the_device_has_done_what_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with looking() as look:
+        writer = Writer(look, computed)
+        writer.write(3, 9, 5, 12)
+        writer.write(4, 7, replay=False)
+        found: list[Any] = []
+        late = LateDevice(writer.captured.seen, monkeypatch)
+        late.given.append(lambda: found.append(writer.cache.clone()))
+        before = writer.cache.clone()
+        writer.captured.replay()
+        assert [each["kind"] for each in suspicions(look)] == ["stale-rows"]
+        assert torch.equal(found[0], before)
         assert writer.slots.tolist() == [4, 7, 5, 12]
 
 

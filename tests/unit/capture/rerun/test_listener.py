@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.in_tests.listeners import Watching  # noqa: E402
+from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.rerun.listener import Replays, TooManyReplaysError  # noqa: E402
 from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted, Order  # noqa: E402
 from pytest_cudafork.capture.stand_ins.in_force import in_force  # noqa: E402
@@ -72,6 +73,21 @@ def test_an_idle_replay_does_nothing_and_leaves_poison(replays: Replays) -> None
     assert step.count.tolist() == [0, 1, 0]
     assert step.x.tolist() == [1.0, 2.0, 3.0]
     assert replays.counted == Counted(replays=1, spoiled=1)
+
+
+@pytest.mark.parametrize(
+    ("how", "seen"),
+    [(CHANGED, [[1.0, 2.0, 3.0], [-1.25, -0.75, -0.25]]), (IDLE, [[1.0, 2.0, 3.0]]), ("", [])],
+)
+def test_the_host_changes_nothing_that_a_gpu_may_still_read(
+    replays: Replays, monkeypatch: pytest.MonkeyPatch, how: str, seen: list[list[float]]
+) -> None:
+    step, found = Step(), []
+    monkeypatch.setattr(SeenCapture, "wait", lambda _: found.append(step.x.tolist()))
+    replays.begin(Order(how, 10))
+    step()
+    assert found == seen
+    assert step.x.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_inputs_are_others_while_a_graph_is_replayed_and_no_longer(replays: Replays) -> None:
