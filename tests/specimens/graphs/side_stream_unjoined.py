@@ -1,6 +1,6 @@
 """Work on a side stream is never joined to the stream that is captured.
 
-Stands for vllm-project/vllm#57785. Streams exist on a GPU only.
+Stands for vllm-project/vllm#57785.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def plain_rows() -> list[str]:
     rows = [_row("program", "verdict", "line", "why", "caught by"), _row(*("---" for _ in range(5)))]
     for each in plain.CATALOG:
         lines = ", ".join(f"`{line}`" for line in each.named_lines) or "-"
-        why = f"{each.why} (the software graph has no streams)" if each.streams else each.why
+        why = f"{each.why} (not judged without a GPU)" if each.streams else each.why
         caught = f"`{each.caught_by}`" if each.caught_by else "-"
         verdict = each.verdict.value
         if each.instead is not None:
