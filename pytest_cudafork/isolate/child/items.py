@@ -198,11 +198,10 @@ def _told(interrupt: KeyboardInterrupt) -> messages.Interrupt:
     return messages.Interrupt(str(interrupt), path, frames_of_it.tb_lineno)
 
 
-def run(task: child.Task) -> int:
+def run(server: ItemServer, channel: Channel) -> int:
     """Run tests in a child of the fork server: what each of them is for."""
-    channel = task.the_channel()
     try:
-        take_turns(task.prepared.items.turns(channel))
+        take_turns(server.turns(channel))
     except BaseException as error:
         channel.leave_if_not_mine()
         tell_failure(channel, error)

@@ -45,15 +45,11 @@ AfterNext = Callable[[], "Sequence[pytest.Item | None]"]
 
 
 NextForks = Callable[[], Sequence[pytest.Item]]
+"""Tells which tests come next, as far as they will surely be forked, each for itself."""
 
 
-def no_forks() -> Sequence[pytest.Item]:
-    """Say that no test will surely be forked."""
-    return ()
-
-
-def no_more() -> Sequence[pytest.Item | None]:
-    """Say that none is known."""
+def none_known() -> tuple[()]:
+    """Say that no such test is known."""
     return ()
 
 
@@ -123,7 +119,7 @@ class Children:
         """Those that are done, and about to end."""
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
-        self._next_forks: NextForks = no_forks
+        self._next_forks: NextForks = none_known
         self._caretaker = Caretaker()
         self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
@@ -222,7 +218,7 @@ class Children:
         item: pytest.Item,
         following: pytest.Item | None,
         method: Method,
-        after: AfterNext = no_more,
+        after: AfterNext = none_known,
     ) -> Steps[ItemProcess]:
         """Return a child that has been told to run the test: that of its group, or a new one.
 
@@ -328,7 +324,7 @@ class Children:
             loud_warning(pytest.PytestWarning(f"teardown of a group of isolated tests: {text}"))
 
     def look_ahead(
-        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_forks: NextForks = no_forks
+        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_forks: NextForks = none_known
     ) -> None:
         """Say what is known of the tests that follow one: they are prepared while it runs.
 

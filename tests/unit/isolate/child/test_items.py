@@ -341,18 +341,18 @@ def test_with_a_terminal_of_its_own_each_report_waits_until_it_is_shown(
     assert peer.channel.receive() is None  # each was waited for
 
 
-def _task(peer: Peer, serve: Callable[[Channel], None]) -> Any:
+def _run(peer: Peer, serve: Callable[[Channel], None]) -> int:
     def turns(channel: Channel) -> Iterator[Turn]:
         serve(channel)
         yield from ()
 
-    prepared = SimpleNamespace(items=SimpleNamespace(turns=turns))
-    return child.Task(None, -1, peer.channel, prepared=prepared)
+    server: Any = SimpleNamespace(turns=turns)
+    return child_items.run(server, peer.channel)
 
 
 def test_the_job_of_a_child_of_the_fork_server_is_to_serve(peer: Peer) -> None:
     channels: list[Channel] = []
-    assert child_items.run(_task(peer, channels.append)) == 0
+    assert _run(peer, channels.append) == 0
     assert channels == [peer.channel]
     assert peer.said() == []
 
@@ -362,7 +362,7 @@ def _fail(channel: Channel) -> None:
 
 
 def test_a_job_that_fails_is_told(peer: Peer) -> None:
-    assert child_items.run(_task(peer, _fail)) == EXIT_LOST
+    assert _run(peer, _fail) == EXIT_LOST
     error, over = peer.said()
     assert "FrameError: no message" in error.text
     assert "in _fail" in error.text
@@ -371,7 +371,7 @@ def test_a_job_that_fails_is_told(peer: Peer) -> None:
 
 def test_where_the_parent_is_gone_nobody_is_told(peer: Peer) -> None:
     peer.leave()
-    assert child_items.run(_task(peer, _fail)) == EXIT_LOST
+    assert _run(peer, _fail) == EXIT_LOST
 
 
 def _ahead(tests: dict[str, pytest.Item], *names: str | None) -> messages.Run:
