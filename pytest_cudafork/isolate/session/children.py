@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_cudafork.compat.plugins import steps
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
@@ -120,6 +122,8 @@ class Children:
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
         self._next_forks: NextForks = none_known
+        self._steps: dict[tuple[Any, ...], pytest.Item] = {}
+        """Which step was the first of its function."""
         self._caretaker = Caretaker()
         self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
@@ -246,6 +250,7 @@ class Children:
         order = work_order(item, following, known, env=env, short=short)
         fresh = process is None
         if process is None:
+            self._begin_steps(item)
             running = yield from _START[method.name](self, _Wish(item, following, env))
             supervisor = supervision.Supervisor(running, self._sweeper)
             process = ItemProcess(supervisor, method, item.nodeid)
@@ -269,6 +274,15 @@ class Children:
             process.close()
             raise
         return process
+
+    def _begin_steps(self, item: pytest.Item) -> None:
+        """Refuse a new process for a step of pytest-steps: what it goes on with is in another."""
+        function = steps.function_of(item)
+        if function is not None and self._steps.setdefault(function, item) is not item:
+            raise ChildError(
+                "it is a step of a function whose steps before were run in another process, which "
+                "has ended, and the function would begin anew"
+            )
 
     def going_on_to(self, item: pytest.Item, nextitem: pytest.Item | None) -> _GoingOn | None:
         """Return how a test runs that its process has gone on to by itself; None if none has."""
