@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.health import fitness
-from pytest_cudafork.isolate import item_names
+from pytest_cudafork.isolate import earlier_tests, item_names
 from pytest_cudafork.isolate.child import items as child_items
 from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.isolate.child.items import ItemServer
@@ -339,6 +339,24 @@ def test_with_a_terminal_of_its_own_each_report_waits_until_it_is_shown(
     said = peer.said()
     assert [one.wait for one in of_kind(said, messages.Report)] == [True] * 3
     assert peer.channel.receive() is None  # each was waited for
+
+
+def test_what_is_remembered_of_earlier_tests_is_entered_before_a_test(
+    tests: dict[str, pytest.Item],
+    reporter: Reporter,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered: list[Any] = []
+
+    def enter(item: pytest.Item, packed: Any, find: Callable[[Any], Any]) -> None:
+        entered.append((item.name, packed, find(item_names.name_of(tests["test_fails"])).name))
+
+    monkeypatch.setattr(earlier_tests, "enter", enter)
+    first, last = tests["test_passes"], tests["test_breaks"]
+    peer.orders(_order(first, last, earlier=[{"by": 1}, {}]), _order(last, earlier=[{}, {}]))
+    ItemServer(reporter, list(tests.values())).serve(peer.channel)
+    assert entered == [("test_passes", {"by": 1}, "test_fails")]
 
 
 def _run(peer: Peer, serve: Callable[[Channel], None]) -> int:
