@@ -10,7 +10,7 @@ from tests.support.isolation import METHODS, isolate_all
 from tests.support.isolation_plugins import same
 from tests.support.sessions import run_session
 
-# As pytest's documentation has it, and as it had it until pytest 6.
+# As the documentation of pytest has it, and as that of earlier releases had it.
 TODAY = """
 import pytest
 
