@@ -17,8 +17,6 @@ from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.isolate import item_names
 
 _MARKER = "incremental"
-_NOTES = "pytest_runtest_makereport"
-_ASKS = "pytest_runtest_setup"
 _RAISED = pytest.StashKey[list[list[Any]]]()
 """What is told to later steps: of each phase that has raised, test, phase and kind of exception."""
 _KINDS: dict[str, type[BaseException]] = {
