@@ -20,7 +20,8 @@ FUZZARGS ?=
 WORKERS ?= 3
 # Tests of the names that are used of plugins which only this environment has.
 OTHER_PLUGINS := tests/unit/compat/test_coverage_internals.py \
-    $(patsubst %,tests/unit/compat/plugins/test_%.py,allure bdd benchmark cov rerunfailures snapshots timeout)
+    $(patsubst %,tests/unit/compat/plugins/test_%.py,\
+      allure bdd benchmark cov dependency depends rerunfailures snapshots steps timeout)
 WHOLE_DEMO := tests/repo/test_demo.py::test_the_whole_demo_comes_out_as_expected
 
 PY := "$(VENV)/bin/python"

@@ -13,7 +13,7 @@ import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class EmptyMode(TorchDispatchMode):
+class EmptyMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
     """Calls each operator as it would be called without."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

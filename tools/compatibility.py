@@ -88,6 +88,28 @@ from hypothesis import given, strategies
 def test_property(number):
     assert double(number) == 2 * number
 """
+ORDERED = """
+
+@pytest.mark.order(after="test_first")
+def test_second():
+    assert double(2) == 4
+
+
+def test_first():
+    assert double(1) == 2
+"""
+STEPS = """
+
+from pytest_steps import test_steps
+
+
+@test_steps("one", "two")
+def test_with_steps():
+    number = double(1)
+    yield
+    assert number == 2
+    yield
+"""
 LOWEST = (
     "pytest==7.4.0",
     "cloudpickle==3.0.0",
@@ -149,6 +171,8 @@ ROWS = (
     ),
     plugin("pytest-flakefinder", "--flake-finder", "--flake-runs=2", times=2),
     plugin("pytest-repeat", "--count=2", times=2),
+    plugin("pytest-order", extra=ORDERED, passes=2),
+    plugin("pytest-steps", extra=STEPS, passes=2),
 )
 
 

@@ -14,6 +14,7 @@ import pytest
 from pytest_cudafork.baseline.entries import Accepted, CheckBaseline
 from pytest_cudafork.baseline.file import BaselineError, alone
 from pytest_cudafork.check.baseline_result import BaselineResult, result_of
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.hooks import CheckHooks
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.check.watch import Watch
@@ -114,8 +115,8 @@ class BaselineHooks:
         self.gone = tuple(dict.fromkeys((*self.result.missing, *quiet)))
         if self._settings.baseline_update:
             self._update(stopped)
-        if self.failure and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.failure:
+            fail_session(session)
         self._observer.note_end(
             result=self.result.to_plain(), stopped=stopped, partial=partial, root=root,
             untold=len(unreported), status=int(session.exitstatus),

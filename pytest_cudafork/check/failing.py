@@ -1,4 +1,4 @@
-"""Failing the report of a test for what was found beside it, whatever was expected of it."""
+"""Failing a test, or the whole session, for what was found beside it, whatever was expected."""
 
 from __future__ import annotations
 
@@ -21,3 +21,20 @@ def fail_report(
     )
     report.outcome = "failed"
     report.__dict__.pop("wasxfail", None)
+
+
+def fail_session(session: pytest.Session, *, without_tests: bool = False) -> None:
+    """Let a session fail that would have been good; one that ends otherwise keeps its exit status.
+
+    Args:
+        session: It, in ``pytest_sessionfinish``.
+        without_tests: Whether one that has collected no test is said to have failed, too.
+
+    """
+    session.exitstatus = failed_status(session.exitstatus, without_tests=without_tests)
+
+
+def failed_status(status: int, *, without_tests: bool = False) -> int:
+    """Return the exit status that ``fail_session`` gives to a session with this one."""
+    good = [pytest.ExitCode.OK, *[pytest.ExitCode.NO_TESTS_COLLECTED] * without_tests]
+    return pytest.ExitCode.TESTS_FAILED if status in good else status

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Iterator
 import pytest
 
 from pytest_cudafork.check.accepted import Acceptance, accepted_records
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.findings import (
     SECTION,
     Finding,
@@ -309,12 +310,11 @@ class CheckHooks:
         self._refusals.settle()
         if self._joined:
             return
-        good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         records = self._observer.records()
         self._acceptance.left(self.unreported(records), records)  # and notes what is accepted
         records = self._observer.records()
-        if good and (self.unreported(records) or self.lost(records)):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.unreported(records) or self.lost(records):
+            fail_session(session, without_tests=True)
 
     def left_to_tell(self) -> list[str]:
         """Return the stories of errors that neither a failure nor the summary has told."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.baseline.file import alone
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lease import LEASE
 from pytest_cudafork.gpus.order import Planned, best_order
@@ -167,8 +168,7 @@ class Costs(ChildCosts):
                 write_profile(self._path, models, {**self._costs, **self._new})
         except OSError as error:
             self._trouble = f"the profile could not be written: {error}"
-            if session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            fail_session(session)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the longest tests and the largest."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.health import fitness, words
 
 _MOST_LINES = 10
@@ -40,10 +41,8 @@ class HealthSummary:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail a session of which tests were not run, or that has left its GPU sick."""
-        if not (self._sick or self._not_run or fitness.unfit(session.config)):
-            return
-        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._sick or self._not_run or fitness.unfit(session.config):
+            fail_session(session, without_tests=True)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Name the first sick tests, and where device memory has stayed."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.baseline.file import BaselineError
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.imports import items
 from pytest_cudafork.imports.audit import plan
@@ -242,8 +243,8 @@ class ImportAudit:
             change=self.change,
         )
         written = write_results(findings)
-        if exitstatus == pytest.ExitCode.OK and any(line.tone == "bad" for line in written):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if any(line.tone == "bad" for line in written):
+            fail_session(session)
         full = int(self._config.getoption("verbose", 0)) > 0
         self._summary = [*summary_lines(findings, full=full), *written]
 

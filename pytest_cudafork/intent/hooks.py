@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.baseline.file import BaselineError, check_writable
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.intent import baseline, promise
@@ -202,9 +203,8 @@ class IntentHooks:
         if xml is not None:
             for kind in KINDS:
                 xml.add_global_property(f"cudafork_{kind}", len(self.of(kind)))
-        wrong = self.failure or (self.shortage and GPU_SKIPPED in self.errors)
-        if wrong and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.failure or (self.shortage and GPU_SKIPPED in self.errors):
+            fail_session(session, without_tests=True)
 
     def _is_past(self, test: str) -> bool:
         """Whether a test ran as it was meant to, or its file is not there any more."""

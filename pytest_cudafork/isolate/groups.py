@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.compat.plugins import steps
 from pytest_cudafork.health import fitness
 from pytest_cudafork.settings.markers import marks_of
 
@@ -32,12 +33,12 @@ def share_process(item: pytest.Item, nextitem: pytest.Item) -> bool:
 
     As for fixtures, a function outside any class has "class" for itself. Tests do not share a
     process that ask for different ones (by method, by GPUs, or by variables); time limits may
-    differ.
+    differ. The steps of one function of pytest-steps share one whatever the scope.
     """
     scope = scope_of(item)
-    if scope == _ALONE or scope_of(nextitem) != scope:
-        return False
     marks, others = marks_of(item), marks_of(nextitem)
+    if scope_of(nextitem) != scope or (scope == _ALONE and not _are_steps_of_one(item, nextitem)):
+        return False
     if others.complaint or others.left_alone or others.gpus != marks.gpus:
         return False
     if (marks.method, marks.spawn_only, marks.env) != (
@@ -50,3 +51,10 @@ def share_process(item: pytest.Item, nextitem: pytest.Item) -> bool:
         ours, theirs = (one.getparent(pytest.Class) for one in (item, nextitem))
         return ours is not None and theirs is not None and ours.nodeid == theirs.nodeid
     return item.path == nextitem.path
+
+
+def _are_steps_of_one(item: pytest.Item, nextitem: pytest.Item) -> bool:
+    function = steps.function_of(item)
+    if function is None or marks_of(item).fixtures == "inherit":
+        return False
+    return function == steps.function_of(nextitem)

@@ -53,11 +53,19 @@ _GROWTH_BYTES = 256 << 20
 class Prepared:
     """What the preparation has got ready for the jobs; this one is for jobs that need nothing."""
 
-    work: Callable[[child.Task], int] | None = None
-    """What every attended child does; None: what it is told to do, by a ``Job``."""
-
     def begin_child(self, stacks_fd: int) -> None:
         """Get ready in a child, before it has a job; it may have to wait for one anyway."""
+
+    def job_for(self, channel: Channel, stacks_fd: int) -> Callable[[], int]:
+        """Return what an attended child does, and its exit status: here as a ``Job`` tells it.
+
+        It is called by the caller, whose stack is shorter.
+        """
+        job = channel.receive()
+        if isinstance(job, messages.Job):
+            return child.ready_job(channel, job, stacks_fd, self)
+        # None: the parent has no use for this child
+        return lambda: 0 if job is None else EXIT_LOST
 
     def limit_of(self, name: str) -> float | None:
         """Return how many seconds an unattended job may take; None: as long as the others."""
@@ -316,13 +324,7 @@ class ForkServer:
             leftovers.mark_process(cookie)
             channel = Channel(theirs, cookie)
             self.prepared.begin_child(stacks)
-            work = self.prepared.work
-            if work is not None:
-                status = work(child.Task(None, stacks, channel, prepared=self.prepared))
-            elif isinstance(job := channel.receive(), messages.Job):
-                status = child.ready_job(channel, job, stacks, self.prepared)()
-            elif job is None:  # the parent has no use for this child
-                status = 0
+            status = self.prepared.job_for(channel, stacks)()
         except BaseException as error:
             if channel is None:
                 sys.stderr.write(child.text_of(error))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 import pytest
 
 from pytest_cudafork.capture.interface.check_names import CARRIED, LOOKED_AT
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.hooks.calling import HookFailure, call_each, has_hook
 
@@ -79,9 +80,8 @@ class Announcer:
         self._tell_touches()
         if self._reader is not None:
             self._reader.close()
-        good = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if self.failures and session.exitstatus in good:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self.failures:
+            fail_session(session, without_tests=True)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell which hooks raised, each line once."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.documents.files import OutFile, write_files
 from pytest_cudafork.documents.problem import Problem
@@ -143,8 +144,8 @@ class Outputs:
         written, failures = write_files(file for file in files if file.path)
         self._written += written
         self._failures += failures
-        if failures and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if failures:
+            fail_session(session)
 
     def _document(
         self,

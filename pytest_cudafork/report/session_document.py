@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check.failing import failed_status
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.check.hooks import host_words
 from pytest_cudafork.documents.form import head, plain_stack, plain_touch
@@ -49,8 +50,8 @@ def session_document(
     config = session.config
     missing = [plain(words) for words in not_written]
     status = int(session.exitstatus)
-    if missing and status == pytest.ExitCode.OK:  # as it will be: see ``Outputs``
-        status = int(pytest.ExitCode.TESTS_FAILED)
+    if missing:  # as it will be: see ``Outputs``
+        status = int(failed_status(status))
     unseen = [] if check is not None else ["nothing was watched: --cuda-fork-check is off"]
     return {
         **head("session"),

@@ -9,11 +9,25 @@ from typing import Any
 
 from sample_engine.errors import ConfigError
 
-__all__ = ["LARGEST_COUNT", "LLAMA_3_8B", "LlamaConfig", "RopeScaling", "is_above_zero", "is_count"]
+__all__ = [
+    *("LARGEST_COUNT", "LLAMA_3_8B", "SCALING_NEEDS"),
+    *("LlamaConfig", "RopeScaling", "is_above_zero", "is_count"),
+]
 
 LARGEST_COUNT = (1 << 31) - 1
 """Of layers, tokens of a text and the like; more is no number of them."""
 _LEAST_FLOAT32, _LARGEST_FLOAT32 = 2.0**-126, 2.0**127 * (2 - 2.0**-23)  # not subnormal
+
+
+SCALING_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "linear": ("factor",),
+    "llama3": (
+        *("factor", "low_freq_factor", "high_freq_factor"),
+        "original_max_position_embeddings",
+    ),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+"""The numbers that each kind of :class:`RopeScaling` needs; others have a usual value there."""
 
 
 def is_above_zero(value: object) -> bool:
@@ -199,17 +213,18 @@ def _fits(kind: str, value: Any) -> bool:
 
 
 def _is_scaling(value: object) -> bool:
-    if not isinstance(value, Mapping) or value.get("kind") not in ("linear", "llama3", "yarn"):
+    if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
         return False
-    known = {field.name for field in dataclasses.fields(RopeScaling)} - {"kind", "truncate"}
+    needed = SCALING_NEEDS.get(value["kind"])
+    usual = {field.name: field.default for field in dataclasses.fields(RopeScaling)}
     numbers = {name: each for name, each in value.items() if name not in ("kind", "truncate")}
-    if value["kind"] == "linear" and numbers.get("original_max_position_embeddings") == 0:
-        del numbers["original_max_position_embeddings"]
-    needed = {"factor", "original_max_position_embeddings"} - numbers.keys()
-    if value["kind"] == "linear":
-        needed.discard("original_max_position_embeddings")
-    right = all(name in known and is_above_zero(each) for name, each in numbers.items())
-    return right and not needed and isinstance(value.get("truncate", True), bool)
+    if needed is None or not all(name in numbers for name in needed):
+        return False
+    right = all(
+        name in usual and (is_above_zero(each) or (name not in needed and each == usual[name]))
+        for name, each in numbers.items()
+    )
+    return right and isinstance(value.get("truncate", True), bool)
 
 
 LLAMA_3_8B = LlamaConfig(

@@ -9,23 +9,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sample_engine.model.config import LARGEST_COUNT, RopeScaling, is_above_zero
+from sample_engine.model.config import (
+    LARGEST_COUNT,
+    SCALING_NEEDS,
+    RopeScaling,
+    is_above_zero,
+)
 
 __all__ = ["Rope", "read_rope"]
 
 _USUAL_THETA = 10000.0
-_KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
-# What each kind needs, and what it may have beside that.
-_NEEDS: Mapping[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "llama3": (
-        *("factor", "low_freq_factor", "high_freq_factor"),
-        "original_max_position_embeddings",
-    ),
-    "yarn": ("factor",),
-}
+# What each kind needs, and what it may have, some of which is found elsewhere where it is not said.
+_NEEDS: Mapping[str, tuple[str, ...]] = {"default": (), "dynamic": ("factor",), **SCALING_NEEDS}
 _MAY_HAVE: Mapping[str, tuple[str, ...]] = {
     "dynamic": ("original_max_position_embeddings",),
     "yarn": (
@@ -53,15 +48,18 @@ def read_rope(values: Mapping[str, Any]) -> tuple[Rope | None, list[str]]:
     """
     settings, wrong = _joined(values)
     kind = settings.get("rope_type", "default")
-    if kind not in _KINDS:
-        wrong.append(f"rope_type={kind!r} is not supported, only {', '.join(map(repr, _KINDS))}")
+    if not isinstance(kind, str) or kind not in _NEEDS:
+        wrong.append(f"rope_type={kind!r} is not supported, only {', '.join(map(repr, _NEEDS))}")
         return None, wrong
-    known = {*_OF_ALL, *_NEEDS[kind], *_MAY_HAVE.get(kind, ())}
+    may_have = _MAY_HAVE.get(kind, ())
+    known = {*_OF_ALL, *_NEEDS[kind], *may_have}
     wrong += [
         f"{name} is no setting of rope_type={kind!r}" for name in settings if name not in known
     ]
     wrong += [
-        f"rope_type={kind!r} needs {name}" for name in _NEEDS[kind] if settings.get(name) is None
+        f"rope_type={kind!r} needs {name}"
+        for name in _NEEDS[kind]
+        if name not in may_have and settings.get(name) is None
     ]
     wrong += _wrong_numbers(settings)
     if wrong:

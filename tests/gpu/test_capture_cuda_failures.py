@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
 import importlib.util
 import textwrap
 import types
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.sessions import needs_torch
+from tests.support.torch_compile import compiling_here
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.cuda.backend import CudaBackend
@@ -403,8 +403,7 @@ def test_compiled_code_gives_no_false_alarm(backend: CudaBackend) -> None:
 
     compiled = torch.compile(lambda t: torch.softmax(t * 2 + 1, -1).sum(-1))
     x = torch.randn(8, 64, device="cuda")
-    config = importlib.import_module("torch._inductor.config")
-    with config.patch({"compile_threads": 1}):
+    with compiling_here():
         backend.record(lambda: compiled(x))
     graph = backend.capture(lambda: compiled(x))
     gc.collect()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.sessions import needs_torch
+from tests.support.torch_compile import compiling_here
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,8 +30,7 @@ def _seed() -> Iterator[None]:
     import torch
 
     torch.manual_seed(0)
-    config = importlib.import_module("torch._inductor.config")
-    with config.patch({"compile_threads": 1}):  # no process of its own
+    with compiling_here():
         yield
     torch._dynamo.reset()
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.process.descendants import process_state
-from tests.support import interpreter_server, interpreters
+from tests.support import imported_ahead, interpreters
 from tests.support.isolation import is_gone
 from tests.support.sessions import needs_torch
 
@@ -174,7 +174,7 @@ def test_a_package_is_found_that_was_installed_since(
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "none")])
     make_package(tmp_path, "one")
-    packages = interpreter_server.InstalledPackages()
+    packages = imported_ahead.InstalledPackages()
     context = importlib.metadata.DistributionFinder.Context()
 
     def names() -> list[str]:

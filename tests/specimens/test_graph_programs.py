@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 from collections import Counter
@@ -19,6 +18,7 @@ from tests.specimens.graph_programs.catalog import CLASSES, PROGRAMS
 from tests.specimens.graph_programs.program import Verdict
 from tests.specimens.graph_programs.run import expected_outcomes, judge
 from tests.specimens.graphs.corpus import GRAPH_BUGS
+from tests.support.torch_compile import compiling_here
 
 LEAST_PROGRAMS = 310
 
@@ -61,14 +61,8 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def plain_compiler() -> Iterator[None]:
-    """What torch.compile makes of a program has three kernels, which say nothing of the compiler.
-
-    It would try each kind of vector instructions with a program of its own, compile its headers
-    ahead, and start processes that compile: on a new machine that takes half a minute.
-    """
-    config = importlib.import_module("torch._inductor.config")
-    plain = {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": False}
-    with config.patch({"compile_threads": 1, **plain}):
+    """Let the compiler be plain: what it makes of a program is a few kernels, not under test."""
+    with compiling_here(plain=True):
         yield
 
 

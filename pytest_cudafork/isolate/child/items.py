@@ -16,7 +16,7 @@ from pytest_cudafork.compat import pluggy_internals, pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health import fitness
 from pytest_cudafork.health.plugin import look_after_shared_process
-from pytest_cudafork.isolate import coverage_data, item_names
+from pytest_cudafork.isolate import coverage_data, earlier_tests, item_names
 from pytest_cudafork.isolate.child import capture_files, inherited, plugins
 from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
@@ -109,6 +109,8 @@ class ItemServer:
                 leads_on=following is not None,
             )
             plugins.continue_reruns(item.config, order.reruns if first else None)
+            if order.earlier is not None and order.earlier[number]:
+                earlier_tests.enter(item, order.earlier[number], self._find)
             if order.next is not None:
                 look_after_shared_process(item.config)
             with inherited.body_only(item, order.inherits):
@@ -198,11 +200,10 @@ def _told(interrupt: KeyboardInterrupt) -> messages.Interrupt:
     return messages.Interrupt(str(interrupt), path, frames_of_it.tb_lineno)
 
 
-def run(task: child.Task) -> int:
+def run(server: ItemServer, channel: Channel) -> int:
     """Run tests in a child of the fork server: what each of them is for."""
-    channel = task.the_channel()
     try:
-        take_turns(task.prepared.items.turns(channel))
+        take_turns(server.turns(channel))
     except BaseException as error:
         channel.leave_if_not_mine()
         tell_failure(channel, error)

@@ -21,6 +21,8 @@ from pytest_cudafork.settings import environment
 _REHEARSALS = 1
 """Enough to copy the pages that a test writes to; a second one costs more than it saves."""
 _CACHE_WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
+_ORDERING = ("orderingplugin",)
+"""pytest-order, which would miss, aloud, the tests that are not collected here."""
 
 
 class WorkSession:
@@ -46,10 +48,10 @@ class WorkSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Use the parent's temporary directory; leave its cache and its JUnit file alone."""
+        """Use the parent's temporary directory; leave its cache, JUnit file and order alone."""
         manager = session.config.pluginmanager
-        writers = [manager.get_plugin(name) for name in _CACHE_WRITERS]
-        for plugin in (*writers, pytest_reports.junit_xml(session.config)):
+        parents = [manager.get_plugin(name) for name in (*_CACHE_WRITERS, *_ORDERING)]
+        for plugin in (*parents, pytest_reports.junit_xml(session.config)):
             if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
         pytest_config.append_log(session.config, self._request["log_file"])

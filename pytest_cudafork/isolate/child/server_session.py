@@ -7,6 +7,8 @@ each test, which finds the tests imported and everything that is the same for al
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.child import capture_files, items, pytest_session, rehearsal
 from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child, fork_server, randomness
+from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 
@@ -44,8 +47,6 @@ def prepare(server: fork_server.ForkServer) -> None:
 
 class CollectedTests(fork_server.Prepared):
     """The collected tests, ready to be run in children."""
-
-    work = staticmethod(items.run)
 
     def __init__(
         self,
@@ -81,6 +82,10 @@ class CollectedTests(fork_server.Prepared):
             self.items.coverage = coverage_data.begin()
             if self.items.coverage is not None:
                 self.items.coverage.first_adds(self._measured, self._first)
+
+    def job_for(self, channel: Channel, stacks_fd: int) -> Callable[[], int]:
+        """Run tests: which ones, the orders that come next say."""
+        return functools.partial(items.run, self.items, channel)
 
 
 class CollectedSession(pytest_session.WorkSession):

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_cudafork.compat.plugins import steps
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
@@ -45,15 +47,11 @@ AfterNext = Callable[[], "Sequence[pytest.Item | None]"]
 
 
 NextForks = Callable[[], Sequence[pytest.Item]]
+"""Tells which tests come next, as far as they will surely be forked, each for itself."""
 
 
-def no_forks() -> Sequence[pytest.Item]:
-    """Say that no test will surely be forked."""
-    return ()
-
-
-def no_more() -> Sequence[pytest.Item | None]:
-    """Say that none is known."""
+def none_known() -> tuple[()]:
+    """Say that no such test is known."""
     return ()
 
 
@@ -123,7 +121,9 @@ class Children:
         """Those that are done, and about to end."""
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
-        self._next_forks: NextForks = no_forks
+        self._next_forks: NextForks = none_known
+        self._steps: dict[tuple[Any, ...], pytest.Item] = {}
+        """Which step was the first of its function."""
         self._caretaker = Caretaker()
         self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
@@ -222,7 +222,7 @@ class Children:
         item: pytest.Item,
         following: pytest.Item | None,
         method: Method,
-        after: AfterNext = no_more,
+        after: AfterNext = none_known,
     ) -> Steps[ItemProcess]:
         """Return a child that has been told to run the test: that of its group, or a new one.
 
@@ -250,6 +250,7 @@ class Children:
         order = work_order(item, following, known, env=env, short=short)
         fresh = process is None
         if process is None:
+            self._begin_steps(item)
             running = yield from _START[method.name](self, _Wish(item, following, env))
             supervisor = supervision.Supervisor(running, self._sweeper)
             process = ItemProcess(supervisor, method, item.nodeid)
@@ -273,6 +274,15 @@ class Children:
             process.close()
             raise
         return process
+
+    def _begin_steps(self, item: pytest.Item) -> None:
+        """Refuse a new process for a step of pytest-steps: what it goes on with is in another."""
+        function = steps.function_of(item)
+        if function is not None and self._steps.setdefault(function, item) is not item:
+            raise ChildError(
+                "it is a step of a function whose steps before were run in another process, which "
+                "has ended, and the function would begin anew"
+            )
 
     def going_on_to(self, item: pytest.Item, nextitem: pytest.Item | None) -> _GoingOn | None:
         """Return how a test runs that its process has gone on to by itself; None if none has."""
@@ -328,7 +338,7 @@ class Children:
             loud_warning(pytest.PytestWarning(f"teardown of a group of isolated tests: {text}"))
 
     def look_ahead(
-        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_forks: NextForks = no_forks
+        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_forks: NextForks = none_known
     ) -> None:
         """Say what is known of the tests that follow one: they are prepared while it runs.
 

@@ -116,7 +116,9 @@ class IsolationHooks:
         self._mind_snapshots([item for item, method in wanted.items() if method])
         self._positions = {item: number for number, item in enumerate(session.items)}
         self._spawns = "spawn" in wanted.values()
-        from pytest_cudafork.isolate import item_names
+        from pytest_cudafork.isolate import earlier_tests, item_names
+
+        earlier_tests.begin(self._config, session.items)
 
         self._config.stash[item_names.COLLECTED] = self._collected
         needing = [item for item, method in wanted.items() if method in _NEEDS_FORK_SERVER]

@@ -14,6 +14,7 @@ from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import (
     captured_output,
     coverage_data,
+    earlier_tests,
     live_text,
     passed_phases,
     policy,
@@ -205,6 +206,7 @@ class Replay:
             self.reports.append(report)
             own = sum(each.duration for each in self.reports)
             vars(report)["isolation_seconds"] = max(0.0, time.monotonic() - self._began - own)
+            earlier_tests.note(self._item, report)
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def fail(self, phase: report_checks.Phase, error: ChildError, seconds: float = 0.0) -> None:

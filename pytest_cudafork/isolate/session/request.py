@@ -10,7 +10,7 @@ import pytest
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.plugins import cov
 from pytest_cudafork.compat.unpatched import os, pickle
-from pytest_cudafork.isolate import coverage_data, item_names, live_text
+from pytest_cudafork.isolate import coverage_data, earlier_tests, incremental, item_names, live_text
 from pytest_cudafork.isolate.passed_phases import expected_sign
 from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.process import child
@@ -81,6 +81,8 @@ def target_of(item: pytest.Item) -> str:
     plain = all(part.isidentifier() for part in (name.partition("[")[0] for name in names))
     if not plain or "[" in path or "::" in path or not isinstance(item, pytest.Function):
         return path
+    if incremental.is_step(item):  # those before it have to be known there
+        return path
     return "::".join([path, *(name.partition("[")[0] for name in names)])
 
 
@@ -104,8 +106,8 @@ def work_order(
     """
     named = [None if one is None else item_names.name_of(one) for one in (following, *after)]
     signs = None
+    everyone = (item, following, *after)
     if after or short:
-        everyone = (item, following, *after)
         signs = [None if one is None else expected_sign(one) for one in everyone]
     return messages.Run(
         test=item_names.name_of(item),
@@ -116,4 +118,5 @@ def work_order(
         inherits=item.stash.get(INHERITED, None),
         ahead=named[1:] if after else None,
         signs=signs,
+        earlier=earlier_tests.pack(everyone),
     )

@@ -16,7 +16,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError, ChildTimeout, CudaForkError
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import other_plugins
-from pytest_cudafork.isolate.session.children import AfterNext, Children, ItemProcess, no_more
+from pytest_cudafork.isolate.session.children import AfterNext, Children, ItemProcess, none_known
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.fork_server_client import NoServerError
@@ -31,7 +31,7 @@ def isolate(
     method: policy.Method,
     children: Children,
     following: pytest.Item | None = None,
-    after: AfterNext = no_more,
+    after: AfterNext = none_known,
 ) -> Steps[None]:
     """Run a test's whole protocol in a child; for ``pytest_runtest_protocol``.
 
@@ -74,7 +74,7 @@ def run_child(
     following: pytest.Item | None,
     replay: Replay,
     children: Children,
-    after: AfterNext = no_more,
+    after: AfterNext = none_known,
 ) -> Steps[None]:
     """Run the child and replay it; a child that cannot be had is a failed set-up."""
     try:

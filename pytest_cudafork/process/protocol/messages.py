@@ -62,6 +62,8 @@ class Run(Message):
         signs: What the reports of all of these say of their test (``passed_phases.sign_of``).
         inherits: None for the whole test. Else its body alone is run: b"" where its fixtures were
             set up before this process was forked, or the values of the fixtures, pickled.
+        earlier: What is remembered of the tests before, for each of these
+            (``earlier_tests.pack``); None: nothing.
 
     """
 
@@ -73,6 +75,7 @@ class Run(Message):
     inherits: bytes | None = None
     ahead: list[Any] | None = None
     signs: list[Any] | None = None
+    earlier: list[Any] | None = None
 
 
 @of_kind("end")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import pytest
 
-from sample_engine.model.config import RopeScaling
+from sample_engine.errors import ConfigError
+from sample_engine.model.config import LLAMA_3_8B, SCALING_NEEDS, LlamaConfig, RopeScaling
 from sample_engine.model.rope_settings import read_rope
 
 LLAMA3 = {
@@ -121,3 +123,27 @@ def test_what_is_wrong_is_named(values: dict[str, Any], words: str) -> None:
     rope, wrong = read_rope({"max_position_embeddings": 64, **values})
     assert rope is None
     assert any(words in line for line in wrong), wrong
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, needed in SCALING_NEEDS.items() for name in needed]
+)
+def test_what_a_kind_needs_is_missed_in_a_config_and_in_a_shape(kind: str, name: str) -> None:
+    numbers = {each: LLAMA3[each] for each in SCALING_NEEDS[kind]}
+    rope, wrong = read_rope({"rope_scaling": {"type": kind, **numbers}})
+    assert not wrong
+    assert rope is not None
+    values = dataclasses.asdict(dataclasses.replace(LLAMA_3_8B, rope_scaling=rope.scaling))
+    values["windows"] = list(values["windows"])
+    assert LlamaConfig.of(values).rope_scaling == rope.scaling
+
+    del numbers[name], values["rope_scaling"][name]
+    with pytest.raises(ConfigError, match="rope_scaling="):
+        LlamaConfig.of(values)
+    rope, wrong = read_rope(
+        {"rope_scaling": {"type": kind, **numbers}, "max_position_embeddings": 64}
+    )
+    if (kind, name) == ("yarn", "original_max_position_embeddings"):  # found elsewhere
+        assert rope is not None
+    else:
+        assert wrong == [f"rope_type={kind!r} needs {name}"]

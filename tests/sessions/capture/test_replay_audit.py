@@ -120,3 +120,42 @@ def test_tests_that_cannot_fail_are_listed_and_outcomes_are_as_ever(
     for name in NOTHING:
         [(_, value)] = told[name]
         assert str(value).startswith("checks nothing: ")
+
+
+PLAIN = """
+import pytest, torch
+
+def replayed():
+    x = torch.ones(2)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = x + 1
+    x.fill_(3)
+    graph.replay()
+    return out
+
+def test_notices():
+    assert replayed().tolist() == [4, 4]
+
+def test_checks_nothing():
+    replayed()
+
+@pytest.mark.isolated
+def test_checks_nothing_elsewhere():
+    replayed()
+"""
+
+
+@pytest.mark.slow
+@needs_torch
+def test_phases_that_are_told_by_their_times_alone_are_heard(pytester: pytest.Pytester) -> None:
+    # a report that says more, as with a JUnit file, travels whole
+    pytester.makepyfile(test_them=PLAIN)
+    result = run_session(pytester, "--cuda-fork-graphs=software", "--cuda-fork-captures=audit")
+    assert_no_crash(result)
+    result.assert_outcomes(passed=3)
+    text = result.stdout.str()
+    assert "3 tests that replay a graph and passed: 2 cannot fail, 0 not judged" in text
+    assert set(re.findall(r"^test_them.py::(\w+) checks nothing: ", text, re.M)) == {
+        *("test_checks_nothing", "test_checks_nothing_elsewhere")
+    }

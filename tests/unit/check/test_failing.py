@@ -1,4 +1,4 @@
-"""Failing a report for what was found beside the test."""
+"""Failing a report, or a session, for what was found beside the tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_cudafork.check.failing import fail_report
+from pytest_cudafork.check.failing import fail_report, fail_session
 
 ITEM = cast(pytest.Item, SimpleNamespace(location=("t.py", 3, "test_a")))
 
@@ -37,3 +37,22 @@ def test_a_report_that_failed_keeps_its_failure() -> None:
     fail_report(ITEM, made, "headline", "the text", "section")
     assert made.longrepr is None
     assert made.sections == [("section", "the text")]
+
+
+@pytest.mark.parametrize(
+    ("before", "without_tests", "after"),
+    [
+        (pytest.ExitCode.OK, False, pytest.ExitCode.TESTS_FAILED),
+        (pytest.ExitCode.OK, True, pytest.ExitCode.TESTS_FAILED),
+        (pytest.ExitCode.NO_TESTS_COLLECTED, False, pytest.ExitCode.NO_TESTS_COLLECTED),
+        (pytest.ExitCode.NO_TESTS_COLLECTED, True, pytest.ExitCode.TESTS_FAILED),
+        (pytest.ExitCode.INTERRUPTED, True, pytest.ExitCode.INTERRUPTED),
+        (77, True, 77),  # another plugin's
+    ],
+)
+def test_a_session_that_was_good_fails_and_others_end_as_they_would(
+    before: int, without_tests: bool, after: int
+) -> None:
+    session = cast(pytest.Session, SimpleNamespace(exitstatus=before))
+    fail_session(session, without_tests=without_tests)
+    assert session.exitstatus == after

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -75,3 +77,25 @@ def test_tests_of_two_files_share_nothing(pytester: pytest.Pytester) -> None:
     items = items_of(pytester, source + source.replace("test_x", "test_y"), str(other))
     assert [item.name for item in items] == ["test_x", "test_x", "test_y"]
     assert pairs(items) == [("x", "y")]
+
+
+STEPS = """
+import pytest
+@pytest.mark.cuda_isolated(method="fork")
+@pytest.mark.parametrize("________step_name_", ["one", "two"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_steps(n, ________step_name_): pass
+@pytest.mark.cuda_isolated(method="fork", fixtures="inherit")
+@pytest.mark.parametrize("test_step", ["one", "two"])
+def test_bodies(test_step): pass
+"""
+
+
+def test_steps_of_one_function_share_a_process_whatever_the_scope(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = items_of(pytester, STEPS)
+    monkeypatch.delitem(sys.modules, "pytest_steps", raising=False)
+    assert pairs(items) == []
+    monkeypatch.setitem(sys.modules, "pytest_steps", ModuleType("pytest_steps"))
+    assert pairs(items) == [(f"steps[{n}-one]", f"steps[{n}-two]") for n in (1, 2)]

@@ -7,14 +7,14 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import child, fork_server, launch
-from pytest_cudafork.process.channel import EXIT_LOST
+from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.fork_server import ForkServer, Prepared
 from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol import frames, messages, server_messages
@@ -122,9 +122,10 @@ def test_a_child_that_nobody_needs_ends_well(parent: Parent) -> None:
 
 def test_a_child_whose_work_is_known_is_not_told(parent: Parent) -> None:
     class Known(Prepared):
-        work = staticmethod(lambda task: 3 if task.prepared is known else 4)
+        def job_for(self, channel: Channel, stacks_fd: int) -> Callable[[], int]:
+            return lambda: 3
 
-    known = parent.server.prepared = Known()
+    parent.server.prepared = Known()
     parent.server._fork_attended()
     pid, fds = parent.child()
     while parent.server._attended:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.health import fitness
-from pytest_cudafork.isolate import item_names
+from pytest_cudafork.isolate import earlier_tests, item_names
 from pytest_cudafork.isolate.child import items as child_items
 from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.isolate.child.items import ItemServer
@@ -341,18 +341,36 @@ def test_with_a_terminal_of_its_own_each_report_waits_until_it_is_shown(
     assert peer.channel.receive() is None  # each was waited for
 
 
-def _task(peer: Peer, serve: Callable[[Channel], None]) -> Any:
+def test_what_is_remembered_of_earlier_tests_is_entered_before_a_test(
+    tests: dict[str, pytest.Item],
+    reporter: Reporter,
+    peer: Peer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entered: list[Any] = []
+
+    def enter(item: pytest.Item, packed: Any, find: Callable[[Any], Any]) -> None:
+        entered.append((item.name, packed, find(item_names.name_of(tests["test_fails"])).name))
+
+    monkeypatch.setattr(earlier_tests, "enter", enter)
+    first, last = tests["test_passes"], tests["test_breaks"]
+    peer.orders(_order(first, last, earlier=[{"by": 1}, {}]), _order(last, earlier=[{}, {}]))
+    ItemServer(reporter, list(tests.values())).serve(peer.channel)
+    assert entered == [("test_passes", {"by": 1}, "test_fails")]
+
+
+def _run(peer: Peer, serve: Callable[[Channel], None]) -> int:
     def turns(channel: Channel) -> Iterator[Turn]:
         serve(channel)
         yield from ()
 
-    prepared = SimpleNamespace(items=SimpleNamespace(turns=turns))
-    return child.Task(None, -1, peer.channel, prepared=prepared)
+    server: Any = SimpleNamespace(turns=turns)
+    return child_items.run(server, peer.channel)
 
 
 def test_the_job_of_a_child_of_the_fork_server_is_to_serve(peer: Peer) -> None:
     channels: list[Channel] = []
-    assert child_items.run(_task(peer, channels.append)) == 0
+    assert _run(peer, channels.append) == 0
     assert channels == [peer.channel]
     assert peer.said() == []
 
@@ -362,7 +380,7 @@ def _fail(channel: Channel) -> None:
 
 
 def test_a_job_that_fails_is_told(peer: Peer) -> None:
-    assert child_items.run(_task(peer, _fail)) == EXIT_LOST
+    assert _run(peer, _fail) == EXIT_LOST
     error, over = peer.said()
     assert "FrameError: no message" in error.text
     assert "in _fail" in error.text
@@ -371,7 +389,7 @@ def test_a_job_that_fails_is_told(peer: Peer) -> None:
 
 def test_where_the_parent_is_gone_nobody_is_told(peer: Peer) -> None:
     peer.leave()
-    assert child_items.run(_task(peer, _fail)) == EXIT_LOST
+    assert _run(peer, _fail) == EXIT_LOST
 
 
 def _ahead(tests: dict[str, pytest.Item], *names: str | None) -> messages.Run:

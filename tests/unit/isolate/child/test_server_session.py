@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.isolate import coverage_data
-from pytest_cudafork.isolate.child import capture_files, rehearsal, server_session
+from pytest_cudafork.isolate.child import capture_files, items, rehearsal, server_session
 from pytest_cudafork.isolate.child.server_session import CollectedTests
 from pytest_cudafork.isolate.session.request import session_request
 from pytest_cudafork.process import child
@@ -151,6 +151,15 @@ def test_a_child_gets_what_must_be_its_own_and_practices_while_it_waits(
     assert armed[-1] == 7
     assert tests._rehearsal.runs[1:] == ([1] if spare_cores else [])
     assert tests.items.coverage is None
+
+
+def test_a_child_runs_the_tests_that_it_is_told(
+    server: _Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "run", lambda *args: args)
+    tests = _prepare(server)
+    channel: Any = object()
+    assert tests.job_for(channel, 7)() == (tests.items, channel)
 
 
 def test_a_child_goes_on_with_the_seed_that_a_test_file_has_set(

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pytest_cudafork.compat.plugins import steps
+from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
@@ -276,6 +278,20 @@ def test_a_child_of_the_fork_server_is_told_its_test_and_the_next_is_forked(stag
     assert not process.forked
     assert stage.server.ahead == 1
     assert [name for name, *_ in stage.forks.calls] == []
+
+
+def test_a_later_step_gets_no_process_of_its_own_and_the_first_may_begin_again(
+    stage: _Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, later, other = stage.items
+    function = {first: ("a",), later: ("a",), other: None}
+    monkeypatch.setattr(steps, "function_of", function.get)
+    stage.run(first)
+    stage.run(first)
+    stage.run(other)
+    stage.run(other)
+    with pytest.raises(ChildError, match="the function would begin anew"):
+        stage.run(later)
 
 
 def test_a_fork_server_that_is_lost_for_good_is_not_asked_again(stage: _Stage) -> None:

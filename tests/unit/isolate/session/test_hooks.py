@@ -15,7 +15,7 @@ from pytest_cudafork.health.fitness import declare_unfit
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children, hooks, run_test
-from pytest_cudafork.isolate.session.children import AfterNext, NextForks, no_forks, no_more
+from pytest_cudafork.isolate.session.children import AfterNext, NextForks, none_known
 from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.settings import environment
@@ -50,7 +50,7 @@ class _Children:
         return self.going_on
 
     def look_ahead(
-        self, item: pytest.Item, upcoming: list[pytest.Item], next_forks: NextForks = no_forks
+        self, item: pytest.Item, upcoming: list[pytest.Item], next_forks: NextForks = none_known
     ) -> None:
         self.ahead.append(([one.name for one in upcoming], [one.name for one in next_forks()]))
 
@@ -85,7 +85,7 @@ class _Stage:
         method: Method,
         children: object,
         following: pytest.Item | None = None,
-        after: AfterNext = no_more,
+        after: AfterNext = none_known,
     ) -> Steps[None]:
         """Take what ``run_test.isolate`` is told."""
         assert children is self.children

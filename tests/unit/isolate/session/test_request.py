@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.isolate import item_names
+from pytest_cudafork.isolate import earlier_tests, incremental, item_names
 from pytest_cudafork.isolate.session import request
 from pytest_cudafork.process import child
 from pytest_cudafork.process.protocol import frames
@@ -105,3 +105,21 @@ def test_an_order_names_the_tests_and_the_world_around_them(
     assert order.surroundings == child.surroundings({"MORE": "2"})
     assert frames.dumps(order.to_plain())
     assert request.work_order(items[3], None, env={}).next is None
+
+
+def test_a_step_is_collected_with_those_before_it(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (item,) = items_of(pytester, "def test_it(): pass")
+    monkeypatch.setattr(incremental, "is_step", lambda one: one is item)
+    assert request.target_of(item) == str(item.path)
+
+
+def test_an_order_says_what_is_remembered_of_earlier_tests(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = items_of(pytester, SOURCE)
+    assert request.work_order(items[0], items[1], env={}).earlier is None
+    monkeypatch.setattr(earlier_tests, "pack", lambda known: [{"of": len(known)}, {}, {}])
+    order = request.work_order(items[0], items[1], [None], env={})
+    assert order.earlier == [{"of": 3}, {}, {}]

@@ -18,7 +18,7 @@ from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import other_plugins, run_test
-from pytest_cudafork.isolate.session.children import ItemProcess, no_more
+from pytest_cudafork.isolate.session.children import ItemProcess, none_known
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
@@ -132,7 +132,7 @@ def test_a_test_is_told_of_as_if_it_had_run_here(stage: _Stage) -> None:
     stage.child(*stage.reports(), OVER, messages.Done())
     stage.isolate()
     assert stage.heard.calls == PASSED
-    assert stage.asked == [(stage.item, None, FORKSERVER, no_more)]
+    assert stage.asked == [(stage.item, None, FORKSERVER, none_known)]
     assert stage.kept == [None]
 
 
