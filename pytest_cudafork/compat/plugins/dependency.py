@@ -38,27 +38,55 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def pack(items: Sequence[pytest.Item | None]) -> list[Any]:
-    """Return what it knows, for each of these tests in this order; None where that adds nothing.
+    """Return what each of these tests, in this order, may ask for; None where that adds nothing.
 
-    That is, by scope and name, the outcomes of the phases. What tests have in common is told with
-    the first of them.
+    That is, by scope and name, the outcomes of the phases. A test that uses ``request`` may ask for
+    any by ``depends()``; what such tests have in common is told with the first of them.
     """
-    scopes: Any = sys.modules["pytest_dependency"].DependencyManager.ScopeCls
     told: set[Any] = set()
     packed: list[Any] = []
     for item in items:
-        known = {}
-        for scope, kind in scopes.items():
-            node = None if item is None else item.getparent(kind)
-            results = getattr(getattr(node, "dependencyManager", None), "results", None)
-            if results and node not in told:
-                told.add(node)
-                known[scope] = {
-                    name: [status.results[phase] for phase in _PHASES]
-                    for name, status in results.items()
-                }
+        if item is None:
+            known = {}
+        elif "request" in getattr(item, "fixturenames", ()):
+            known = _all(item, told)
+        else:
+            known = _named_by_marker(item)
         packed.append(known or None)
     return packed
+
+
+def _all(item: pytest.Item, told: set[Any]) -> dict[str, Any]:
+    known = {}
+    for scope, kind in sys.modules["pytest_dependency"].DependencyManager.ScopeCls.items():
+        node: Any = item.getparent(kind)
+        if node not in told:
+            told.add(node)
+            found = {name: _outcomes(one) for name, one in _results(node).items()}
+            if found:
+                known[scope] = found
+    return known
+
+
+def _named_by_marker(item: pytest.Item) -> dict[str, Any]:
+    marker = item.get_closest_marker("dependency")
+    names = None if marker is None else marker.kwargs.get("depends")
+    if marker is None or not names:
+        return {}
+    scope = marker.kwargs.get("scope", "module")
+    kind = sys.modules["pytest_dependency"].DependencyManager.ScopeCls.get(scope)
+    results = {} if kind is None else _results(item.getparent(kind))
+    found = {name: _outcomes(results[name]) for name in names if name in results}
+    return {scope: found} if found else {}
+
+
+def _results(node: Any) -> dict[str, Any]:
+    manager = getattr(node, "dependencyManager", None)
+    return {} if manager is None else dict(manager.results)
+
+
+def _outcomes(status: Any) -> list[Any]:
+    return [status.results[phase] for phase in _PHASES]
 
 
 def enter(item: pytest.Item, packed: Any) -> None:

@@ -16,16 +16,22 @@ SUITE = """
 import pytest
 
 @pytest.mark.dependency
-def test_a(): pass
+def test_a(request): pass
 
 @pytest.mark.dependency(name="second")
-def test_b(): pass
+def test_b(request): pass
 
-def test_c(): pass
+def test_c(request): pass
 
 class TestIt:
     @pytest.mark.dependency
-    def test_d(self): pass
+    def test_d(self, request): pass
+
+@pytest.mark.dependency(depends=["second", "no_such"])
+def test_e(): pass
+
+@pytest.mark.dependency(depends=["second"], scope="no_such")
+def test_f(): pass
 """
 
 
@@ -95,11 +101,10 @@ def test_what_is_noted_in_one_process_is_known_in_the_other(pytester: pytest.Pyt
         dependency.note(item, report("setup", "passed"))
         dependency.note(item, report("call", "failed"))
     packed = dependency.pack([None, *here])
-    both = {"test_a": ["passed", "failed", None], "second": ["passed", "failed", None]}
-    of_class = {"test_d": ["passed", "failed", None]}
-    of_all = {**both, **of_class}
+    outcomes = ["passed", "failed", None]
+    of_all = dict.fromkeys(("test_a", "second", "test_d", "test_e", "test_f"), outcomes)
     assert packed[:4] == [None, {"session": of_all, "module": of_all}, None, None]
-    assert packed[4] == {"class": of_class}
+    assert packed[4:] == [{"class": {"test_d": outcomes}}, {"module": {"second": outcomes}}, None]
     for item, one in zip(there, packed[1:], strict=True):
         if one is not None:
             dependency.enter(item, one)
