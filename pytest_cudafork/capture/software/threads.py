@@ -16,6 +16,7 @@ from typing import Any
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.host_work import SeesHostWork
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.rules import Kind
@@ -43,17 +44,27 @@ _WAITS = frozenset({"acquire", "get", "wait", "select", "poll", "sleep", "recv",
 _TODO = "do this work in the capturing thread, or keep that thread idle until the capture has ended"
 
 
-class _WatchMode(DispatchMode):
+class _WatchMode(DispatchMode, SeesHostWork):
     """Reports operators of another thread. It stays harmless should it outlive the capture."""
 
     def __init__(self, report: Callable[[Any], None] | None) -> None:
         super().__init__()
         self.report = report  # None: the capture has ended, or others may work
+        self._here = threading.local()
+
+    @property
+    def host_works(self) -> bool:  # one mode is in several threads
+        """Whether operators of this thread are the host's."""
+        return bool(getattr(self._here, "host_works", False))
+
+    @host_works.setter
+    def host_works(self, works: bool) -> None:
+        self._here.host_works = works
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self.report is not None:
+        if self.report is not None and not self.host_works:
             self.report(op)
         return op(*args, **(kwargs or {}))
 
