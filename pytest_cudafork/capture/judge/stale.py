@@ -232,12 +232,15 @@ class StaleData:
         level = level_of(facts)
         if level is None:
             return None
-        memory, write = stale.memory, stale.write
+        memory, write, capture = stale.memory, stale.write, stale.capture
         cause, how = (stale.seen or stale.unseen)[-1], "input changed at"
         if not stale.seen:
             how = "input changed, past torch's operators, since"
-        before = write.operation.at <= stale.capture.uses.at
-        when = "before the capture" if before else "by the host within the capture"
+        at, when = write.operation.at, "after the capture"
+        if at <= capture.uses.at:
+            when = "before the capture"
+        elif at <= capture.uses.ended:
+            when = "by the host within the capture"
         return GraphFinding(
             "stale-data",
             level,
