@@ -28,6 +28,7 @@ from pytest_cudafork.capture.software.places import Places
 from pytest_cudafork.capture.stand_ins import saved_tensors
 from pytest_cudafork.capture.stand_ins.host_copies import (
     check_assignment,
+    check_copies,
     check_copy,
     check_in_place,
     refuse_index,
@@ -143,6 +144,8 @@ class CudaTensors(Places):
         if index is not None and asked is None:
             if _plain(func) is _INDEXING[1]:
                 check_assignment(*args)
+            elif func is torch._foreach_copy_:
+                check_copies(*args, **kwargs)
             else:
                 check_in_place(func, args)
         if index is not None and KNOWN.on_host:

@@ -12,7 +12,7 @@ from pytest_cudafork.capture.interface.seen import watch_in_force
 from pytest_cudafork.capture.stand_ins.storages import KNOWN, tensors_within
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 
-__all__ = ["check_assignment", "check_copy", "check_in_place", "refuse_index"]
+__all__ = ["check_assignment", "check_copies", "check_copy", "check_in_place", "refuse_index"]
 
 __tracebackhide__ = of_refusals
 
@@ -52,6 +52,16 @@ def check_copy(
         mode.refusals.sync(f"{call} of a tensor on the device to the host")
     if not pinned:
         mode.refusals.host_data(f"{call} of a tensor on the host")
+
+
+def check_copies(targets: Any, sources: Any, non_blocking: bool = False) -> None:
+    """Refuse, within a capture, ``torch._foreach_copy_`` as the copies that it is made of."""
+    for target, source in zip(targets, sources, strict=False):
+        before, after = KNOWN.index_of(source), KNOWN.index_of(target)
+        if (before is None) is not (after is None):
+            check_copy(
+                "_foreach_copy_", source, target, to_host=after is None, waits=not non_blocking
+            )
 
 
 def check_assignment(tensor: Tensor, key: Any, value: Any) -> None:

@@ -46,7 +46,7 @@ class Storages:
         key = identity_of(storage)
         if key in self.on_gpu:
             return False
-        return True if _is_alive(self.on_host, key) or _is_alive(self.pinned, key) else None
+        return True if self._is_of_host(key) else None
 
     def is_number_of_host(self, tensor: Tensor) -> bool:
         """Whether it is a single number that lies on the host for sure."""
@@ -57,10 +57,10 @@ class Storages:
         return self._is_in(self.pinned, tensor)
 
     def note_gpu(self, result: Any, index: int) -> None:
-        """Note that all tensors of a result lie on a GPU."""
+        """Note that the tensors of a result lie on a GPU; what lies on the host stays there."""
         for tensor in tensors_within(result):
             storage = storage_of(tensor)
-            if storage is not None:
+            if storage is not None and not self._is_of_host(identity_of(storage)):
                 self.note_storage(storage, index)
         self._clear()
 
@@ -83,6 +83,9 @@ class Storages:
     def note_pinned(self, storage: Any) -> None:
         """Note that memory is pinned."""
         self.pinned[identity_of(storage)] = StorageWeakRef(storage)
+
+    def _is_of_host(self, key: int) -> bool:
+        return _is_alive(self.on_host, key) or _is_alive(self.pinned, key)
 
     @staticmethod
     def _is_in(known: dict[int, Any], tensor: Tensor) -> bool:

@@ -134,6 +134,7 @@ def test_a_capture_takes_what_cuda_takes(name: str, monkeypatch: pytest.MonkeyPa
         (lambda there, pinned: torch.as_tensor(numpy.ones(2), device="cuda"), "from host data"),
         (lambda there, pinned: torch.as_tensor(torch.ones(2), device="cuda"), "from host data"),
         (lambda there, pinned: there[[0, 1]], "from host data"),
+        (lambda there, pinned: torch._foreach_copy_([there], [torch.ones(4)]), "from host data"),
         (lambda there, pinned: pinned.to("cuda", torch.float64, False, True), "waits for its copy"),
     ],
 )
@@ -201,6 +202,15 @@ def test_data_that_is_asked_for_on_a_gpu_is_a_copy() -> None:
     assert torch.from_dlpack(made[0]).is_cuda
     with pytest.raises(RuntimeError, match=r"cannot pin 'torch\.cuda\.FloatTensor'"):
         made[1].pin_memory()
+
+
+@pytest.mark.usefixtures("mode")
+def test_what_is_written_by_numbers_of_a_gpu_stays_on_the_host() -> None:
+    host, there = torch.ones(2), torch.ones(2, device="cuda")
+    host.fill_(there[0] + 1)
+    host[0] = there[0]
+    torch.broadcast_tensors(there, host)
+    assert (host.device, host.tolist()) == (CPU, [1, 2])
 
 
 def test_what_lay_there_in_one_test_lies_there_in_the_next() -> None:

@@ -77,6 +77,14 @@ def test_an_assignment_copies_and_waits(
         host_copies.check_assignment(*check(*places))
 
 
+def test_copies_of_lists_are_taken_and_refused_one_by_one(places: tuple[Any, Any, Any]) -> None:
+    there, pinned, host = places
+    with graph(CUDAGraph()):
+        host_copies.check_copies([there, pinned, host], [pinned, there, host], True)
+    with pytest.raises(CaptureFailedError, match="_foreach_copy_ at .* waits"), graph(CUDAGraph()):
+        host_copies.check_copies([there, there], [there, pinned])
+
+
 def test_the_host_cannot_work_with_what_lies_on_the_device(places: tuple[Any, Any, Any]) -> None:
     there, _, host = places
     index = torch.tensor([1])

@@ -51,12 +51,6 @@ def test_pickled_tensors_and_modules_lie_where_they_lay() -> None:
     assert [made[0].weight.is_cuda, made[1].is_cuda, made[2].is_cuda] == [True, True, False]
 
 
-def test_afterwards_torch_saves_as_before() -> None:
-    with CudaTensors().in_this_thread_and_new_ones():
-        there = torch.ones(2, device="cuda")
-    assert torch.load(saved(there)).is_cuda  # in that of the fixture
-
-
 def test_without_stand_ins_nothing_is_loaded_to_a_gpu() -> None:
     from pytest_cudafork.capture.stand_ins.saved_tensors import put_in_place
     from pytest_cudafork.compat.torch_graphs import places_of_saved

@@ -27,6 +27,14 @@ def test_views_lie_where_their_memory_does() -> None:
     assert not known.is_number_of_host(there[0])
 
 
+def test_memory_of_the_host_stays_there() -> None:
+    known, here, pinned = Storages(), torch.ones(2), torch.ones(2)
+    known.note_hosts(here)
+    known.note_pinned(pinned.untyped_storage())
+    known.note_gpu([here, pinned[:1]], 0)
+    assert (known.index_of(here), known.index_of(pinned)) == (None, None)
+
+
 def test_pinned_memory_lies_on_the_host() -> None:
     known, pinned = Storages(), torch.ones(2)
     assert not known.is_pinned(pinned)
