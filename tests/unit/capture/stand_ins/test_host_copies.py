@@ -81,7 +81,7 @@ def test_copies_of_lists_are_taken_and_refused_one_by_one(places: tuple[Any, Any
     there, pinned, host = places
     with graph(CUDAGraph()):
         host_copies.check_copies([there, pinned, host], [pinned, there, host], True)
-    with pytest.raises(CaptureFailedError, match="_foreach_copy_ at .* waits"), graph(CUDAGraph()):
+    with pytest.raises(CaptureFailedError, match=r"_foreach_copy_ at .* waits"), graph(CUDAGraph()):
         host_copies.check_copies([there, there], [there, pinned])
 
 
