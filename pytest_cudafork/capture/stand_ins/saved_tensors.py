@@ -12,6 +12,7 @@ import torch
 
 from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.stand_ins.storages import KNOWN
+from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.torch_graphs import places_of_saved
 from pytest_cudafork.observe.base.undo import UndoStack
 
@@ -30,7 +31,12 @@ def put_in_place(undo: UndoStack) -> None:
 
 def _place_of(storage: Any) -> str | None:
     index = KNOWN.index_of_storage(getattr(storage, "_untyped_storage", storage))
-    return None if index is None else f"cuda:{index}"
+    if index is None:
+        return None
+    capture = current_capture()
+    if capture is not None:
+        capture.refusals.sync("saving or pickling of a tensor on the device")
+    return f"cuda:{index}"
 
 
 def _put(storage: Any, place: str) -> Any:

@@ -12,6 +12,8 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,14 @@ def test_pickled_tensors_and_modules_lie_where_they_lay() -> None:
     module = torch.nn.Linear(2, 2, device="cuda")
     made = pickle.loads(pickle.dumps([module, torch.ones(2, device="cuda"), torch.ones(2)]))
     assert [made[0].weight.is_cuda, made[1].is_cuda, made[2].is_cuda] == [True, True, False]
+
+
+def test_a_capture_refuses_to_save_what_lies_on_the_device() -> None:
+    there, host = torch.ones(2, device="cuda"), torch.ones(2)
+    with graph(CUDAGraph()):
+        assert torch.equal(pickle.loads(pickle.dumps(host)), host)
+    with pytest.raises(CaptureFailedError, match="saving or pickling"), graph(CUDAGraph()):
+        pickle.dumps(there)
 
 
 def test_without_stand_ins_nothing_is_loaded_to_a_gpu() -> None:
