@@ -38,8 +38,8 @@ _SMALL = 1 << 16
 _MOST_RUNS = 64
 
 _WHY = (
-    "a replay repeats what was captured and nothing before it: what was computed ahead of the "
-    "capture keeps its value until somebody computes it again, in place"
+    "a replay repeats what was captured of the device's work: what was computed ahead of the "
+    "capture, or by the host, keeps its value until somebody computes it again, in place"
 )
 _TODO = (
     "compute it on the device inside the capture, or again before each replay into the same memory "

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch.utils.dlpack
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -56,7 +57,12 @@ __tracebackhide__ = of_refusals
 _INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 """Operators of constructors that no mode sees, as ``torch.LongTensor([1, 2])``."""
-_FROM_HOST = ("from_numpy", "frombuffer", "from_dlpack")
+_FROM_HOST = (
+    (torch, "from_numpy"),
+    (torch, "frombuffer"),
+    (torch, "from_dlpack"),
+    (torch.utils.dlpack, "from_dlpack"),
+)
 
 
 class CudaTensors(Places):
@@ -99,8 +105,8 @@ class CudaTensors(Places):
             undo.set(*BOOTSTRAP, begin)
             undo.set(*GROUPING, self._by_place(getattr(*GROUPING)))
             undo.set(torch.cuda, PLACE, KNOWN.index_of)
-            for name in _FROM_HOST:
-                undo.set(torch, name, self._from_host(getattr(torch, name)))
+            for module, name in _FROM_HOST:
+                undo.set(module, name, self._from_host(getattr(module, name)))
             for name in OPTIMIZER_CHECKS:
                 if hasattr(Optimizer, name):
                     undo.set(Optimizer, name, self._unless_here(getattr(Optimizer, name)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.stand_ins.storages import KNOWN
 from pytest_cudafork.capture.stand_ins.streams import current_capture
@@ -17,6 +18,8 @@ from pytest_cudafork.compat.torch_graphs import places_of_saved
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["put_in_place"]
+
+__tracebackhide__ = of_refusals
 
 _BEFORE_OTHERS = 0
 

@@ -200,6 +200,7 @@ def test_data_that_is_asked_for_on_a_gpu_is_a_copy() -> None:
     assert torch.as_tensor(made[0]) is made[0]
     assert torch.as_tensor(made[0], device="cpu").is_cpu
     assert torch.from_dlpack(made[0]).is_cuda
+    assert torch.utils.dlpack.from_dlpack(made[0]).is_cuda
     with pytest.raises(RuntimeError, match=r"cannot pin 'torch\.cuda\.FloatTensor'"):
         made[1].pin_memory()
 
