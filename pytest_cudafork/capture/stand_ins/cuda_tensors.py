@@ -41,6 +41,7 @@ from pytest_cudafork.compat.torch_graphs import (
     COMPILER,
     GROUPING,
     OPTIMIZER_CHECKS,
+    copy_lists,
     count_modes,
     default_device,
     makes_tensors,
@@ -150,7 +151,7 @@ class CudaTensors(Places):
         if index is not None and asked is None:
             if _plain(func) is _INDEXING[1]:
                 check_assignment(*args)
-            elif func is torch._foreach_copy_:
+            elif func is copy_lists:
                 check_copies(*args, **kwargs)
             else:
                 check_in_place(func, args)

@@ -14,7 +14,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.stand_ins.storages import KNOWN
 from pytest_cudafork.capture.stand_ins.streams import current_capture
-from pytest_cudafork.compat.torch_graphs import places_of_saved
+from pytest_cudafork.compat.torch_graphs import places_of_saved, untyped
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["put_in_place"]
@@ -33,7 +33,7 @@ def put_in_place(undo: UndoStack) -> None:
 
 
 def _place_of(storage: Any) -> str | None:
-    index = KNOWN.index_of_storage(getattr(storage, "_untyped_storage", storage))
+    index = KNOWN.index_of_storage(untyped(storage))
     if index is None:
         return None
     capture = current_capture()
