@@ -86,6 +86,8 @@ class CudaTensors(Places):
             Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
             Tensor.to: self._to,
             Tensor.copy_: self._copy,
+            Tensor.numpy: functools.partial(self._numpy, Tensor.numpy),
+            Tensor.__array__: functools.partial(self._numpy, Tensor.__array__),
             torch.as_tensor: functools.partial(self._as_tensor, torch.as_tensor),
             torch.asarray: functools.partial(self._as_tensor, torch.asarray),
         }
@@ -273,6 +275,17 @@ class CudaTensors(Places):
             return made
 
         return make
+
+    def _numpy(
+        self, original: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any
+    ) -> Any:
+        index = KNOWN.index_of(tensor)
+        if index is not None and not kwargs.get("force"):
+            raise TypeError(
+                f"can't convert cuda:{index} device type tensor to numpy. Use Tensor.cpu() to copy "
+                "the tensor to host memory first."
+            )
+        return original(tensor, *args, **kwargs)
 
     def _pin(self, tensor: Tensor) -> Tensor:
         """Return what is pinned: a copy, as torch's does, unless the tensor is."""

@@ -214,6 +214,18 @@ def test_what_is_written_by_numbers_of_a_gpu_stays_on_the_host() -> None:
     assert (host.device, host.tolist()) == (CPU, [1, 2])
 
 
+@pytest.mark.usefixtures("mode")
+def test_what_lies_on_a_gpu_is_no_array() -> None:
+    there = torch.ones(2, device="cuda:1")
+    for converts in (there.numpy, lambda: numpy.asarray(there)):
+        with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
+            converts()
+    assert there.numpy(force=True).tolist() == [1, 1]
+    assert numpy.asarray(there.cpu()).tolist() == torch.ones(2).numpy().tolist()
+    with pytest.raises(CaptureFailedError, match="numpy"), graph(CUDAGraph()):
+        there.numpy()
+
+
 def test_what_lay_there_in_one_test_lies_there_in_the_next() -> None:
     with CudaTensors():
         there, pinned = torch.ones(2, device="cuda"), torch.ones(2, pin_memory=True)
