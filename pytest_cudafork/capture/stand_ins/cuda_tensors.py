@@ -1,8 +1,8 @@
 """Tensors on "cuda" where a present face shows GPUs: CPU tensors that say that they lie there.
 
 Which memory does is noted by storage, so views, parameters and what operators make of such tensors
-lie there, too. The plugin's own code is told the truth. Operators on tensors of both kinds are not
-refused, as a GPU would. Within a capture the host works at once with what lies on the host for
+lie there, too. The plugin's own code is told the truth. Common operators refuse tensors of both
+kinds, as a GPU does. Within a capture the host works at once with what lies on the host for
 sure, and copies between the two are taken and refused as CUDA does. Not covered: tensors that no
 call of the Python API of torch makes (``torch.Tensor([1.0])``, gradients in hooks) say "cpu", and a
 capture takes them for tensors of the device; generators on a GPU and threads that ran before are
@@ -34,6 +34,7 @@ from pytest_cudafork.capture.stand_ins.host_copies import (
     check_in_place,
     refuse_index,
 )
+from pytest_cudafork.capture.stand_ins.mixed_places import check_places
 from pytest_cudafork.capture.stand_ins.storages import KNOWN, storage_of, tensors_within
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
@@ -156,6 +157,8 @@ class CudaTensors(Places):
             elif func is copy_lists:
                 check_copies(*args, **kwargs)
             else:
+                if not _is_ours(sys._getframe(1).f_globals):
+                    check_places(func, [args, kwargs], index)
                 check_in_place(func, args)
         if index is not None and KNOWN.on_host:
             _pass_by_value([args, kwargs])
