@@ -59,6 +59,7 @@ __tracebackhide__ = of_refusals
 _INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 """Operators of constructors that no mode sees, as ``torch.LongTensor([1, 2])``."""
+_PACKS = "_pack_padded_sequence"
 _FROM_HOST = (
     (torch, "from_numpy"),
     (torch, "frombuffer"),
@@ -168,6 +169,8 @@ class CudaTensors(Places):
         else:
             result = func(*args, **kwargs)
             if index is not None:
+                if getattr(func, "__name__", "") == _PACKS:
+                    KNOWN.note_hosts(result[1])  # how many sequences go on at each step
                 KNOWN.note_gpu(result, index)
         return self._pinned(result) if pinned else result
 

@@ -226,6 +226,16 @@ def test_what_lies_on_a_gpu_is_no_array() -> None:
         there.numpy()
 
 
+@pytest.mark.filterwarnings("ignore:PyTorch was compiled without")
+@pytest.mark.usefixtures("mode")
+def test_sequences_that_are_packed_have_their_lengths_on_the_host() -> None:
+    x, gru = torch.ones(2, 3, 4, device="cuda"), torch.nn.GRU(4, 4, batch_first=True).to("cuda")
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
+    assert (packed.data.device, packed.batch_sizes.device) == (GPU, CPU)
+    padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(gru(packed)[0], batch_first=True)
+    assert (padded.is_cuda, lengths.tolist()) == (True, [3, 2])
+
+
 def test_what_lay_there_in_one_test_lies_there_in_the_next() -> None:
     with CudaTensors():
         there, pinned = torch.ones(2, device="cuda"), torch.ones(2, pin_memory=True)
