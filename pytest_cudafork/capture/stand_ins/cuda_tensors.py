@@ -15,7 +15,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -143,8 +143,9 @@ class CudaTensors(Places):
         args = tuple(torch.device("cpu") if _on_cuda(each) else each for each in args)
         if func in _LIFTS:
             KNOWN.note_hosts(args)
-        index = _index_among(args, kwargs)
-        of_host = index is None and _are_of_host([args, kwargs])
+        tensors = tensors_within([args, kwargs])
+        index = _index_among(tensors)
+        of_host = index is None and _are_of_host(tensors)
         if asked is not None:
             device = torch.device(asked)
             index = (device.index or 0) if device.type == "cuda" else None
@@ -159,10 +160,10 @@ class CudaTensors(Places):
                 check_copies(*args, **kwargs)
             else:
                 if not _is_ours(sys._getframe(1).f_globals):
-                    check_places(func, [args, kwargs], index)
+                    check_places(func, tensors, index)
                 check_in_place(func, args)
         if index is not None and KNOWN.on_host:
-            _pass_by_value([args, kwargs])
+            _pass_by_value(tensors)
         pinned = kwargs.pop("pin_memory", False)
         if of_host:
             result = self._on_host(func, *args, **kwargs)
@@ -355,9 +356,9 @@ def _on_cuda(value: object) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
 
 
-def _are_of_host(tree: Any) -> bool:
+def _are_of_host(tensors: Iterable[Tensor]) -> bool:
     """Whether all tensors lie on the host for sure; there may be none."""
-    return all(KNOWN.lies_on_host(each) for each in tensors_within(tree))
+    return all(KNOWN.lies_on_host(each) for each in tensors)
 
 
 def _reads_shapes(function: Any) -> bool:
@@ -366,16 +367,17 @@ def _reads_shapes(function: Any) -> bool:
     return name.endswith("_like") or (name.startswith("new_") and name != "new_tensor")
 
 
-def _index_among(args: Any, kwargs: dict[str, Any]) -> int | None:
-    if not KNOWN.on_gpu:
-        return None
-    found = (KNOWN.index_of(each) for each in tensors_within([args, kwargs]))
-    return next((index for index in found if index is not None), None)
+def _index_among(tensors: Iterable[Tensor]) -> int | None:
+    for each in tensors:
+        index = KNOWN.index_of(each)
+        if index is not None:
+            return index
+    return None
 
 
-def _pass_by_value(tree: Any) -> None:
+def _pass_by_value(tensors: Iterable[Tensor]) -> None:
     """Let a capture take single numbers of the host beside tensors of a GPU as they are now."""
-    for tensor in tensors_within(tree):
+    for tensor in tensors:
         if KNOWN.is_number_of_host(tensor):
             mode = current_capture()
             if mode is None:

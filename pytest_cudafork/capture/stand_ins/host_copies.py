@@ -75,7 +75,7 @@ def check_assignment(tensor: Tensor, key: Any, value: Any) -> None:
     before, after = KNOWN.index_of(value), KNOWN.index_of(tensor)
     if (before is None) is (after is None):
         return
-    if before is None and not value.dim() and any(True for _ in tensors_within(key)):
+    if before is None and not value.dim() and tensors_within(key):
         return
     check_copy("an assignment", value, tensor, to_host=after is None, waits=True)
 

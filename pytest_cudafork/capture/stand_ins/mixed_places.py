@@ -5,9 +5,12 @@ Those that are not listed take tensors of both kinds, or are not known to refuse
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from pytest_cudafork.capture.stand_ins.storages import KNOWN, tensors_within
+from torch import Tensor
+
+from pytest_cudafork.capture.stand_ins.storages import KNOWN
 
 __all__ = ["check_places"]
 
@@ -29,7 +32,7 @@ _TOGETHER = frozenset(
 )
 
 
-def check_places(function: Any, arguments: Any, index: int) -> None:
+def check_places(function: Any, tensors: Iterable[Tensor], index: int) -> None:
     """Raise what torch raises where a tensor of the host is among those of a GPU.
 
     A single number may lie on the host.
@@ -41,7 +44,7 @@ def check_places(function: Any, arguments: Any, index: int) -> None:
     name = getattr(function, "__name__", "")
     if name not in _TOGETHER:
         return
-    if any(each.dim() and KNOWN.lies_on_host(each) for each in tensors_within(arguments)):
+    if any(each.dim() and KNOWN.lies_on_host(each) for each in tensors):
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"cuda:{index} and cpu! (in {name.strip('_')})"

@@ -6,7 +6,6 @@ next test where it lay for the one before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -124,14 +123,22 @@ def storage_of(tensor: Tensor) -> Any:
         return None if inner is tensor else storage_of(inner)
 
 
-def tensors_within(tree: Any) -> Iterator[Tensor]:
-    """Yield the tensors among arguments, also those that bound slices."""
+def tensors_within(tree: Any) -> list[Tensor]:
+    """Return the tensors among arguments, also those that bound slices."""
+    found: list[Tensor] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[Tensor]) -> None:
+    """Find tensors; this is done for each call of torch."""
     if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, dict):
-        yield from tensors_within(list(tree.values()))
-    elif isinstance(tree, list | tuple):
+        found.append(tree)
+    elif isinstance(tree, (list, tuple)):
         for each in tree:
-            yield from tensors_within(each)
+            _collect(each, found)
+    elif isinstance(tree, dict):
+        for each in tree.values():
+            _collect(each, found)
     elif isinstance(tree, slice):
-        yield from tensors_within([tree.start, tree.stop, tree.step])
+        _collect((tree.start, tree.stop, tree.step), found)
