@@ -257,6 +257,24 @@ def storage_behind(weak: Any) -> Any:
     return torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
 
 
+copy_lists: Any = torch._foreach_copy_
+"""Copies the tensors of a list to those of another one."""
+
+
+def untyped(storage: Any) -> Any:
+    """Return what lies in a ``TypedStorage``; an untyped storage as it is."""
+    return getattr(storage, "_untyped_storage", storage)
+
+
+def places_of_saved() -> list[Any]:
+    """Return what says in saved files where memory lies, and puts it there, for each device.
+
+    Each is ``(priority, tag, put)``; the first one that gives something counts.
+    """
+    found: list[Any] = torch.serialization._package_registry
+    return found
+
+
 def has_no_storage(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no memory of its own, though its layout says so.
 

@@ -27,8 +27,8 @@ def check_work(capture: SeenCapture, findings: Findings) -> None:
             "the graph holds no work, so replaying it changes nothing",
             (("captured at", capture.where),),
             unseen
-            or "what was to be captured ran before the capture, in a thread or on a stream "
-            "of its own, or not at all",
+            or "what was to be captured ran before the capture, on tensors of the host, in a "
+            "thread or on a stream of its own, or not at all",
             "capture the call that does the work; what depends on the capture's result must not be "
             "cached from the warm-up",
         )

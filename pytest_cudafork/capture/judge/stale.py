@@ -38,8 +38,8 @@ _SMALL = 1 << 16
 _MOST_RUNS = 64
 
 _WHY = (
-    "a replay repeats what was captured and nothing before it: what was computed ahead of the "
-    "capture keeps its value until somebody computes it again, in place"
+    "a replay repeats what was captured of the device's work: what was computed ahead of the "
+    "capture, or by the host, keeps its value until somebody computes it again, in place"
 )
 _TODO = (
     "compute it on the device inside the capture, or again before each replay into the same memory "
@@ -232,12 +232,15 @@ class StaleData:
         level = level_of(facts)
         if level is None:
             return None
-        memory, write = stale.memory, stale.write
+        memory, write, capture = stale.memory, stale.write, stale.capture
         cause, how = (stale.seen or stale.unseen)[-1], "input changed at"
         if not stale.seen:
             how = "input changed, past torch's operators, since"
-        before = write.operation.at <= stale.capture.uses.at
-        when = "before the capture" if before else "by the host within the capture"
+        at, when = write.operation.at, "after the capture"
+        if at <= capture.uses.at:
+            when = "before the capture"
+        elif at <= capture.uses.ended:
+            when = "by the host within the capture"
         return GraphFinding(
             "stale-data",
             level,

@@ -57,8 +57,8 @@ _WAIT = (
     "wait before the capture, or after the replay",
 )
 _AWAITED_TODO = (
-    "give it non_blocking=True, and keep the pinned tensor as long as the graph: each replay "
-    "copies anew"
+    "give it non_blocking=True (in the place of an assignment: x[key].copy_(pinned, "
+    "non_blocking=True)), and keep the pinned tensor as long as the graph: each replay copies anew"
 )
 _BUFFER_WHY = (
     "the pinned tensor does not lie in memory in one piece, or has another shape: torch copies "

@@ -26,6 +26,7 @@ from pytest_cudafork.capture.software.mode import (
     note_uses,
 )
 from pytest_cudafork.capture.software.past_operators import Assignments, ChecksOfCpu
+from pytest_cudafork.capture.software.places import noted_on_host
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.shapes import (
     NotDenseError,
@@ -233,10 +234,12 @@ class CaptureMode(RecordingMode):
         return made
 
     def _lift(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
-        data = args[0]
-        if data.dim():
+        made = op(*args, **kwargs)
+        if not made.dim():
+            return self.note_host(made)
+        if not noted_on_host(made):  # torch.LongTensor([1, 2]) always lies there
             self.refusals.host_data("a list or an array as a tensor")
-        return self.note_host(op(*args, **kwargs))
+        return made
 
     def _scalar(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         if kwargs.get("device") is not None:  # it is filled there

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_cudafork.compat.torch_graphs import active_function_modes
 
-__all__ = ["OnHost", "Places", "known_places"]
+__all__ = ["OnHost", "Places", "known_places", "noted_on_host"]
 
 OnHost = Callable[[Tensor], "bool | None"]
 """Says whether a tensor lies on the host; None: that is not known."""
@@ -25,8 +25,27 @@ class Places(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
         """Return whether a tensor lies on the host; None: that is not known."""
         raise NotImplementedError
 
+    def note_on_host(self, tensor: Tensor) -> None:
+        """Note that a tensor lies on the host."""
+        raise NotImplementedError
+
 
 def known_places() -> OnHost | None:
     """Return what says where tensors lie in this thread; None: all lie on the device."""
-    modes = (mode for mode in active_function_modes() if isinstance(mode, Places))
-    return next((mode.lies_on_host for mode in modes), None)
+    mode = _mode()
+    return None if mode is None else mode.lies_on_host
+
+
+def noted_on_host(tensor: Tensor) -> bool:
+    """Note that a tensor lies on the host; False: it is not known where tensors lie.
+
+    That is not known within a function of torch that works on the device.
+    """
+    mode = _mode()
+    if mode is not None:
+        mode.note_on_host(tensor)
+    return mode is not None
+
+
+def _mode() -> Places | None:
+    return next((mode for mode in active_function_modes() if isinstance(mode, Places)), None)

@@ -16,10 +16,12 @@ from typing import Any
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.host_work import SeesHostWork
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.traits import traits_of
+from pytest_cudafork.capture.operators.traits import tensors_in, traits_of
+from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.software.profiling import in_other_threads
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP, START, TASK
 from pytest_cudafork.compat.torch_graphs import (
@@ -43,18 +45,28 @@ _WAITS = frozenset({"acquire", "get", "wait", "select", "poll", "sleep", "recv",
 _TODO = "do this work in the capturing thread, or keep that thread idle until the capture has ended"
 
 
-class _WatchMode(DispatchMode):
+class _WatchMode(DispatchMode, SeesHostWork):
     """Reports operators of another thread. It stays harmless should it outlive the capture."""
 
-    def __init__(self, report: Callable[[Any], None] | None) -> None:
+    def __init__(self, report: Callable[[Any, Any], None] | None) -> None:
         super().__init__()
         self.report = report  # None: the capture has ended, or others may work
+        self._here = threading.local()
+
+    @property
+    def host_works(self) -> bool:  # one mode is in several threads
+        """Whether operators of this thread are the host's."""
+        return bool(getattr(self._here, "host_works", False))
+
+    @host_works.setter
+    def host_works(self, works: bool) -> None:
+        self._here.host_works = works
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self.report is not None:
-            self.report(op)
+        if self.report is not None and not self.host_works:
+            self.report(op, [args, list((kwargs or {}).values())])
         return op(*args, **(kwargs or {}))
 
 
@@ -64,6 +76,7 @@ class OtherThreads:
     def __init__(self, refusals: Refusals, *, allowed: bool = False) -> None:
         self._refusals = refusals
         self._owner = threading.get_ident()
+        self._on_host = known_places()
         self._young: set[int] = set()  # started within the capture
         self._mode = _WatchMode(None if allowed else self._on_operator)
         self._here = (
@@ -113,14 +126,26 @@ class OtherThreads:
             here.pushed = False
             self._pushed_in.discard(threading.get_ident())
 
-    def _on_operator(self, op: Any) -> None:
-        if getattr(self._here, "reporting", False):
+    def _on_operator(self, op: Any, arguments: Any) -> None:
+        if getattr(self._here, "reporting", False) or self._is_of_host(arguments):
             return
         self._here.reporting = True
         try:
             self._report(op)
         finally:
             self._here.reporting = False
+
+    def _is_of_host(self, arguments: Any) -> bool:
+        """Whether a thread works with the host's tensors alone, where it is known where they lie.
+
+        A thread that is older than what knows it cannot make others.
+        """
+        if self._on_host is None:
+            return False
+        places = [self._on_host(each) for each in tensors_in(arguments)]
+        if threading.get_ident() in self._young:
+            return bool(places) and all(places)
+        return False not in places
 
     def _report(self, op: Any) -> None:
         if isinstance(op, OpOverload):

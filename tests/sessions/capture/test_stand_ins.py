@@ -123,3 +123,36 @@ def test_under_a_present_face_tensors_on_cuda_are_stand_ins(pytester: pytest.Pyt
     result = run_session(pytester, "-v", *options)
     assert_no_crash(result)
     assert outcomes(result) == {"test_on_cuda": "PASSED"}
+
+
+def test_what_a_fixture_of_a_module_holds_lies_on_its_gpu_in_each_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        manager=MANAGER,
+        test_them="""
+        import pytest, torch
+        from manager import Manager
+
+        @pytest.fixture(scope="module")
+        def captured():
+            return Manager("cuda").capture()
+
+        @pytest.mark.parametrize("times", [1, 2, 3])
+        def test_each(captured, times):
+            x, graph = torch.zeros(2, 4, device=captured.x.device), torch.cuda.CUDAGraph()
+            with torch.no_grad(), torch.cuda.graph(graph):
+                mine = captured.model(x)
+            captured.x.fill_(times)
+            x.copy_(captured.x.cpu())
+            graph.replay()
+            assert torch.equal(captured(), mine)
+            assert captured.x.is_cuda and captured.out.is_cuda
+        """,
+    )
+    result = run_session(
+        pytester, "--cuda-fork-captures", "--cuda-fork-graphs=software",
+        "--cuda-fork-check", "--cuda-fork-device=phantom:sm_90",
+    )  # fmt: skip
+    assert_no_crash(result)
+    result.assert_outcomes(passed=3)

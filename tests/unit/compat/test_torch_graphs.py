@@ -27,6 +27,8 @@ USED = {
     "_C.DispatchKey.CompositeExplicitAutograd": "running torch.cond and its kind",
     "_C.DispatchKey.CompositeImplicitAutograd": "taking operators apart that are made of others",
     "_C._AutoDispatchBelowAutograd": "running the Python kernel of a custom operator",
+    "_foreach_copy_": "judging copies of lists between host and device",
+    "serialization._package_registry": "saving tensors that stand for a GPU's",
     "_C._group_tensors_by_device_and_dtype": "clipping gradients that stand for a GPU's",
     "_C.DisableTorchFunction": "replays that no subclass of tensors sees",
     "_C._DisableTorchDispatch": "computing again what nobody is to see",
@@ -359,3 +361,13 @@ def test_tracing_and_fake_tensors_are_told() -> None:
     make_fx(fn)(torch.ones(2))
     assert [traced for traced, _ in seen] == [False, False, True]
     assert [fake for _, fake in seen[:2]] == [False, True]
+
+
+def test_places_of_saved_tensors_are_asked_and_put_in_order() -> None:
+    entries = torch_graphs.places_of_saved()
+    assert all(callable(tag) and callable(put) for _, tag, put in entries)
+    storage = torch.ones(1).untyped_storage()
+    assert entries[0][1](storage) == "cpu"
+    assert torch_graphs.untyped(storage) is storage
+    typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True)
+    assert torch_graphs.untyped(typed) is storage

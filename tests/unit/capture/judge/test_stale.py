@@ -57,6 +57,20 @@ def test_a_plan_that_the_host_makes_within_the_capture_comes_by_pinned_memory() 
         assert "computed by the host within the capture" in found["what"]
 
 
+def test_a_plan_that_was_refreshed_once_was_computed_after_the_capture() -> None:
+    with looking() as look:
+        lengths, plan = torch.tensor([1, 2, 3]), torch.zeros(3, dtype=torch.int64)
+        plan[:] = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        lengths.fill_(2)
+        plan[:] = torch.cumsum(lengths, 0)
+        captured.replay()
+        lengths.fill_(3)
+        captured.replay()
+        found = told(look)["suspicions"]
+        assert ["computed after the capture" in each["what"] for each in found] == [True]
+
+
 @pytest.mark.parametrize("refreshed", [False, True])
 def test_lengths_that_were_drawn_and_computed_with_are_an_input_as_others_are(
     refreshed: bool,

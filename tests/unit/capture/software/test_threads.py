@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import queue
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.capture.software.places import Places  # noqa: E402
 from pytest_cudafork.capture.software.threads import OtherThreads  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
@@ -256,3 +258,41 @@ def test_a_young_thread_is_watched_and_refused_from_its_first_call(watch: Any) -
     other.close()
     with other._in_young():
         assert torch._C._len_torch_dispatch_stack() == 0
+
+
+class OnDevice(Places):
+    """Knows of one tensor that it lies on the device, and of one that it lies on the host."""
+
+    host = torch.ones(4)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+    def lies_on_host(self, tensor: Any) -> bool | None:
+        known = {X.data_ptr(): False, self.host.data_ptr(): True}
+        return known.get(tensor.data_ptr())
+
+
+def test_an_older_thread_may_work_with_what_does_not_lie_on_the_device(worker: Worker) -> None:
+    with OnDevice():
+        captured = SoftwareBackend().capture(
+            lambda: X.mul(worker(lambda: (torch.ones(4) + OnDevice.host).sum().item()))
+        )
+        _refused(lambda: worker(lambda: X + 1))
+    captured.replay()
+    assert captured.recording.result.tolist() == [8] * 4
+
+
+def test_a_younger_thread_may_work_with_what_lies_on_the_host_for_sure() -> None:
+    def begin(work: Callable[[], Any]) -> None:
+        def quietly() -> None:
+            with contextlib.suppress(CaptureFailedError):
+                work()
+
+        thread = threading.Thread(target=quietly)
+        thread.start()
+        thread.join(30)
+
+    with OnDevice():
+        SoftwareBackend().capture(lambda: begin(lambda: OnDevice.host + 1))
+        _refused(lambda: begin(lambda: X + 1))

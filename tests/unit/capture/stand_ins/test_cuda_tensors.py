@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: 
 from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError  # noqa: E402
 from pytest_cudafork.observe.torch.rows import PLACE  # noqa: E402
+from tests.support.captures import looking  # noqa: E402
 from tests.support.host_copies import COPIES, REFUSED, UNLIKE_CUDA, answer  # noqa: E402
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -122,6 +124,18 @@ def test_a_capture_takes_what_cuda_takes(name: str, monkeypatch: pytest.MonkeyPa
         (lambda there, pinned: there.copy_(pinned[:1], non_blocking=True), "needs a buffer"),
         (lambda there, pinned: pinned[::2].copy_(there[:2], True), "needs a buffer"),
         (lambda there, pinned: there[torch.tensor([1])], "an index that lies on the host"),
+        (lambda there, pinned: there.__setitem__(torch.tensor([1]), 3), "an index that lies on"),
+        (lambda there, pinned: there.__setitem__(slice(2), torch.ones(2)), "from host data"),
+        (lambda there, pinned: there.__setitem__(0, torch.tensor(1.0)), "from host data"),
+        (lambda there, pinned: there.__setitem__(0, pinned[0]), "waits for its copy to end"),
+        (lambda there, pinned: pinned.__setitem__(0, there[0]), "waits for its copy to end"),
+        (lambda there, pinned: torch.ones(4).__setitem__(0, there[0]), "reads a value on the host"),
+        (lambda there, pinned: torch.ones(4).fill_(there[0]), "reads a value on the host"),
+        (lambda there, pinned: torch.as_tensor(numpy.ones(2), device="cuda"), "from host data"),
+        (lambda there, pinned: torch.as_tensor(torch.ones(2), device="cuda"), "from host data"),
+        (lambda there, pinned: there[[0, 1]], "from host data"),
+        (lambda there, pinned: torch._foreach_copy_([there], [torch.ones(4)]), "from host data"),
+        (lambda there, pinned: pinned.to("cuda", torch.float64, False, True), "waits for its copy"),
     ],
 )
 def test_a_refused_copy_says_what_is_missing(copies: Any, words: str) -> None:
@@ -145,6 +159,110 @@ def test_the_host_works_once_and_knows_its_numbers_within_a_capture() -> None:
     assert (longest, there.tolist(), lengths.tolist()) == (4, [2.0] * 4, [4, 2])
     assert told == ("tensor([4, 2])", [4, 2], 6, 3)
     assert again.tolist() == [2, 4]
+
+
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_a_capture_knows_what_lies_on_the_host(looked_at: bool) -> None:
+    lengths, there, made = torch.tensor([3, 1]), torch.zeros(4, device="cuda"), CUDAGraph()
+    number, pinned = torch.tensor(2.0), torch.ones(4, pin_memory=True)
+    with looking() if looked_at else contextlib.nullcontext(), graph(made):
+        results = [
+            there[: lengths.max()] + 3,  # bounds that are single numbers
+            there[lengths.min() :] + torch.arange(lengths.max(), device="cuda"),
+            torch.full((2,), number, device="cuda") + torch.full_like(there[:2], number),
+            there + torch.LongTensor([1, 2]).sum().item(),
+            there[:2] + torch.LongTensor([1, 2]).pin_memory().to("cuda", non_blocking=True),
+            there + int(torch.from_dlpack(numpy.ones(3)).sum()),
+            there + torch.zeros_like(there, device="cpu").add_(1).sum().item(),
+            there + there.new_ones(3, device="cpu").sum().item(),
+            pinned.to("cuda", torch.float64, True, True) + 0,
+        ]
+        there[there == 0] = number
+    made.replay()
+    assert [each.tolist() for each in results] == [
+        [3] * 3, [0, 1, 2], [4] * 2, [3] * 4, [1, 2], [3] * 4, [4] * 4, [3] * 4, [1] * 4,
+    ]  # fmt: skip
+    assert there.tolist() == [2] * 4
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_data_that_is_asked_for_on_a_gpu_is_a_copy() -> None:
+    array, host = numpy.zeros(2), torch.zeros(2)
+    made = [torch.as_tensor(array, device="cuda"), torch.asarray(host, device=GPU)]
+    with torch.device("cuda"):
+        made += [torch.as_tensor(array), torch.as_tensor([0.0, 0.0])]
+    array[:] = 3
+    host.fill_(3)
+    assert [(each.is_cuda, each.tolist()) for each in made] == [(True, [0, 0])] * 4
+    assert host.is_cpu
+    assert torch.as_tensor(array).is_cpu
+    assert torch.as_tensor(made[0]) is made[0]
+    assert torch.as_tensor(made[0], device="cpu").is_cpu
+    assert torch.from_dlpack(made[0]).is_cuda
+    assert torch.utils.dlpack.from_dlpack(made[0]).is_cuda
+    with pytest.raises(RuntimeError, match=r"cannot pin 'torch\.cuda\.FloatTensor'"):
+        made[1].pin_memory()
+
+
+@pytest.mark.usefixtures("mode")
+def test_what_is_written_by_numbers_of_a_gpu_stays_on_the_host() -> None:
+    host, there = torch.ones(2), torch.ones(2, device="cuda")
+    host.fill_(there[0] + 1)
+    host[0] = there[0]
+    torch.broadcast_tensors(there, host)
+    assert (host.device, host.tolist()) == (CPU, [1, 2])
+
+
+@pytest.mark.usefixtures("mode")
+def test_what_lies_on_a_gpu_is_no_array() -> None:
+    there = torch.ones(2, device="cuda:1")
+    for converts in (there.numpy, lambda: numpy.asarray(there)):
+        with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
+            converts()
+    assert there.numpy(force=True).tolist() == [1, 1]
+    assert numpy.asarray(there.cpu()).tolist() == torch.ones(2).numpy().tolist()
+    with pytest.raises(CaptureFailedError, match="numpy"), graph(CUDAGraph()):
+        there.numpy()
+
+
+@pytest.mark.filterwarnings("ignore:PyTorch was compiled without")
+@pytest.mark.usefixtures("mode")
+def test_sequences_that_are_packed_have_their_lengths_on_the_host() -> None:
+    x, gru = torch.ones(2, 3, 4, device="cuda"), torch.nn.GRU(4, 4, batch_first=True).to("cuda")
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
+    assert (packed.data.device, packed.batch_sizes.device) == (GPU, CPU)
+    padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(gru(packed)[0], batch_first=True)
+    assert (padded.is_cuda, lengths.tolist()) == (True, [3, 2])
+
+
+def test_what_lay_there_in_one_test_lies_there_in_the_next() -> None:
+    with CudaTensors():
+        there, pinned = torch.ones(2, device="cuda"), torch.ones(2, pin_memory=True)
+    with CudaTensors():
+        assert (there.device, pinned.is_pinned()) == (GPU, True)
+        assert torch.zeros(2, device=there.device).is_cuda
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_threads_of_the_host_may_work_while_another_one_captures() -> None:
+    host, there, made, found = torch.ones(2), torch.ones(2, device="cuda"), CUDAGraph(), []
+
+    def begin(work: Any) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def adds() -> None:
+        with contextlib.suppress(CaptureFailedError):
+            there.add_(1)
+
+    with graph(made):
+        begin(lambda: found.append((host + torch.tensor([1, 2])).sum().item()))
+        there.add_(1)
+    assert found == [5]
+    with pytest.raises(CaptureFailedError, match="while another"), graph(CUDAGraph()):
+        begin(adds)
 
 
 def planning(lengths: Any, x: Any) -> Any:
@@ -311,15 +429,6 @@ def test_threads_that_are_started_meanwhile_make_them_too() -> None:
         thread.join()
         assert torch.ones(1, device="cuda").is_cuda
     assert found == [True]
-
-
-def test_memory_that_is_gone_is_forgotten(mode: CudaTensors) -> None:
-    for _ in range(3 * 4096):
-        torch.ones(1, device="cuda")
-    assert len(mode._noted) <= 2 * 4096
-    for _ in range(3 * 4096):
-        torch.tensor(1.0)
-    assert len(mode._hosts) <= 2 * 4096
 
 
 def test_nothing_is_told_otherwise_afterwards() -> None:
