@@ -106,3 +106,18 @@ def test_an_output_that_nobody_takes_is_no_traceback(
     monkeypatch.setattr(explain, "main", lambda args: os.open(tmp_path, os.O_WRONLY))
     with pytest.raises(IsADirectoryError):  # another error is not about the output
         __main__.main(["explain"])
+
+
+def test_who_has_closed_the_streams_gets_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    def writes(args: list[str]) -> int:
+        sys.stdout.write("a")
+        sys.stderr.write("b")
+        return 1
+
+    monkeypatch.setattr(merge_command, "main", writes)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        patch.setattr(sys, "stderr", None)
+        assert __main__.main(["merge", "one"]) == 1
+        patch.setattr(sys, "stdout", None)
+        assert __main__.main(["--help"]) == 0
