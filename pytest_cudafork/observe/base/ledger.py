@@ -323,6 +323,17 @@ class LedgerReader:
             self._file = (status.st_dev, status.st_ino)
         return status.st_size > self._offset
 
+    def goes_on(self) -> bool:
+        """Whether a later look sees the file of the one before, and nothing was taken from it."""
+        if self._file == (0, 0):
+            return True  # there was none
+        try:
+            status = os.stat(self._ledger.path)
+        except OSError:
+            return False
+        same = (status.st_dev, status.st_ino) == self._file
+        return same and status.st_size >= self._offset
+
     def new(self) -> list[Record]:
         """Return the records written since the last call, in ledger order."""
         if not self.behind():
