@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 
+_LAST_STREAM = 2
+
 
 def main(args: list[str] | None = None) -> int:
     """Run one command and return its exit status.
@@ -22,6 +24,8 @@ def main(args: list[str] | None = None) -> int:
     args = sys.argv[1:] if args is None else args
     if args[:1] != ["fileworker"]:
         _have_streams()
+    if args[:1] not in (["fileworker"], ["run"]):
+        _have_descriptors()
     try:
         status = _run(args)
         if sys.stdout is not None:
@@ -45,6 +49,18 @@ def _have_streams() -> None:
     """
     sys.stdout = io.StringIO() if sys.stdout is None else sys.stdout
     sys.stderr = io.StringIO() if sys.stderr is None else sys.stderr
+
+
+def _have_descriptors() -> None:
+    """Open those of the three streams that are closed.
+
+    Else a socket would get such a number, and be lost where a child is given its streams.
+    """
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd <= _LAST_STREAM:
+        os.set_inheritable(fd, True)
+        fd = os.open(os.devnull, os.O_RDWR)
+    os.close(fd)
 
 
 def _write_nowhere() -> None:
