@@ -7,12 +7,11 @@ needs pytest. What of it all is an error, ``check/`` decides.
 from __future__ import annotations
 
 import sys
-from _thread import allocate_lock  # threading itself would be noticed by a watched program
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytest_cudafork.compat.unpatched import contextlib, os
+from pytest_cudafork.compat.unpatched import contextlib, os, threading
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
@@ -45,7 +44,7 @@ class Observer:
         self._counted_before = 0
         self._reader = self.ledger.reader()
         self._read: list[Record] = []
-        self._reading = allocate_lock()
+        self._reading = threading.Lock()
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:

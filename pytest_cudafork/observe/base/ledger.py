@@ -194,6 +194,8 @@ def _file_at(path: str) -> tuple[int, int] | None:
 
 def is_ledger(path: str) -> bool:
     """Whether a file begins as a ledger does; False for one that cannot be read."""
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return False
     try:
         with io.open(path, "rb") as file:
             return file.read(len(_HEAD)) == _HEAD

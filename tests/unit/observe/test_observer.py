@@ -154,7 +154,12 @@ def test_what_was_read_is_not_read_again(
 ) -> None:
     """Each refused fork asks for everything, and there may be thousands."""
     decoded: list[bytes] = []
-    monkeypatch.setattr(ledger, "decode", lambda line: decoded.append(line) or decode(line))
+
+    def decoding(line: bytes) -> dict[str, Any] | None:
+        decoded.append(line)
+        return decode(line)
+
+    monkeypatch.setattr(ledger, "decode", decoding)
     for number in range(20):
         observer.note_limit(str(number))
         records = observer.records()
