@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import gc
+import io
 import os
 import signal
 import sys
+
+_LAST_STREAM = 2
 
 
 def main(args: list[str] | None = None) -> int:
@@ -18,8 +21,13 @@ def main(args: list[str] | None = None) -> int:
         args: The arguments; None: those of the process.
 
     """
+    args = sys.argv[1:] if args is None else args
+    if args[:1] != ["fileworker"]:
+        _have_streams()
+    if args[:1] not in (["fileworker"], ["run"]):
+        _have_descriptors()
     try:
-        status = _run(sys.argv[1:] if args is None else args)
+        status = _run(args)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -32,6 +40,27 @@ def main(args: list[str] | None = None) -> int:
         sys.stderr.write(f"pytest-cudafork: the output cannot be written: {error}\n")
         return 2
     return status
+
+
+def _have_streams() -> None:
+    """Let what is written to a stream that was closed by whoever started this go nowhere.
+
+    No descriptor is opened for it: a program that ``run`` starts would have it as its own.
+    """
+    sys.stdout = io.StringIO() if sys.stdout is None else sys.stdout
+    sys.stderr = io.StringIO() if sys.stderr is None else sys.stderr
+
+
+def _have_descriptors() -> None:
+    """Open those of the three streams that are closed.
+
+    Else a socket would get such a number, and be lost where a child is given its streams.
+    """
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd <= _LAST_STREAM:
+        os.set_inheritable(fd, True)
+        fd = os.open(os.devnull, os.O_RDWR)
+    os.close(fd)
 
 
 def _write_nowhere() -> None:

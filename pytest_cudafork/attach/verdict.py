@@ -7,6 +7,7 @@ context; then what is mapped and open. Nothing is asked of the process.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -195,8 +196,9 @@ def read_history(path: str) -> tuple[History | None, list[str]]:
         return None, []
     from pytest_cudafork.observe.base.ledger import Ledger, is_ledger
 
-    with open(path, "rb"):  # raises what is wrong with it
-        pass
+    if os.path.isfile(path) or not os.path.exists(path):
+        with open(path, "rb"):  # raises what is wrong with it
+            pass
     if not is_ledger(path):
         raise OSError(f"{path} is no ledger of pytest-cudafork")
     with contextlib.closing(Ledger(path).reader()) as reader:

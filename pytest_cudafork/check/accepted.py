@@ -72,12 +72,17 @@ class Terms(NamedTuple):
 
 
 def known_as(kind: str, touch: Touch | None, root: str) -> Accepted | None:
-    """Return what an error is known by in a baseline; None where nobody saw the culprit."""
+    """Return what an error is known by in a baseline; None where nobody saw the culprit.
+
+    Code that was made at run time tells nothing by its name: all that ``exec`` runs may have one.
+    """
     from pytest_cudafork.baseline.culprit import identify
     from pytest_cudafork.baseline.entries import Accepted
 
     culprit = touch.culprit if touch is not None else None
-    return None if culprit is None else Accepted(kind, identify(culprit, root))
+    if culprit is None or culprit.is_generated:
+        return None
+    return Accepted(kind, identify(culprit, root))
 
 
 def kind_of(finding: Finding) -> str:

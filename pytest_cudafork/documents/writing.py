@@ -5,11 +5,12 @@ A file is written all at once, or as it is where it is a pipe or a device.
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
-from typing import Any
+from typing import IO, Any
 
-from pytest_cudafork.compat.unpatched import contextlib, io, os
+from pytest_cudafork.compat.unpatched import contextlib, io, os, stat
 
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -53,8 +54,43 @@ def write_at_once(path: str, text: str) -> None:
     # to has none of its own.
     whole = os.path.isfile(path) or not os.path.exists(path)
     if not (whole and _replaced(os.path.realpath(path), text)):
-        with io.open(path, "w", encoding="utf-8") as file:
+        with opened_anew(path) as file:
             file.write(text)
+
+
+def try_to_write(path: str) -> None:
+    """Make a file, or empty it, to know now whether it can be written later.
+
+    A pipe is left alone: who reads it would take that for its end.
+
+    Raises:
+        OSError: It cannot be written.
+
+    """
+    if os.path.isfile(path) or not os.path.exists(path):
+        opened_anew(path).close()
+
+
+def opened_anew(path: str | os.PathLike[str], errors: str = "strict") -> IO[str]:
+    """Open a file to be written anew; a pipe that nobody reads is not waited for.
+
+    Args:
+        path: Its name.
+        errors: What becomes of text that UTF-8 cannot hold, as in ``open``.
+
+    Raises:
+        OSError: It cannot be opened.
+
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ENXIO and stat.S_ISFIFO(os.stat(path).st_mode):
+            raise OSError(errno.ENXIO, "nobody reads this pipe", os.fspath(path)) from None
+        raise
+    os.set_blocking(fd, True)
+    return io.open(fd, "w", encoding="utf-8", errors=errors)
 
 
 def _replaced(path: str, text: str) -> bool:

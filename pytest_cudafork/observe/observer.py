@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytest_cudafork.compat.unpatched import contextlib, os
+from pytest_cudafork.compat.unpatched import contextlib, os, threading
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
@@ -42,6 +42,9 @@ class Observer:
         self.faults: list[str] = []
         """Why something that was seen in this process is not in the ledger, in words."""
         self._counted_before = 0
+        self._reader = self.ledger.reader()
+        self._read: list[Record] = []
+        self._reading = threading.Lock()
         self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -275,9 +278,22 @@ class Observer:
         return self.witnesses.limits if self.witnesses is not None else ()
 
     def records(self) -> list[Record]:
-        """Everything in the ledger so far."""
-        reader = self.ledger.reader()
+        """Everything in the ledger so far.
+
+        Each refused fork asks, and there may be thousands, so what has been read is kept.
+        """
+        # A lock that another thread held when this process was forked is never given back.
+        if not self._reading.acquire(blocking=False):
+            reader = self.ledger.reader()
+            try:
+                return reader.new()
+            finally:
+                reader.close()
         try:
-            return reader.new()
+            if not self._reader.goes_on():
+                self._reader, self._read = self.ledger.reader(), []
+            self._read += self._reader.new()
+            return list(self._read)
         finally:
-            reader.close()
+            self._reader.close()
+            self._reading.release()

@@ -12,7 +12,7 @@ from typing import Any
 from pytest_cudafork.documents.form import FORMAT, FORMAT_VERSION
 from pytest_cudafork.documents.writing import printable, write_at_once
 from pytest_cudafork.observe.story.plain_text import plain
-from pytest_cudafork.settings.arguments import check_new_file
+from pytest_cudafork.settings.arguments import check_new_file, check_old_file
 from pytest_cudafork.settings.report_options import lacks_for_html
 
 WRITTEN, USAGE = 0, 2
@@ -102,6 +102,12 @@ def _read(name: str) -> dict[str, Any]:
         OSError: It cannot be read.
 
     """
+    if name == "-" and sys.stdin is None:
+        raise DocumentError("there is no standard input: name a file")
+    try:
+        check_old_file(name)
+    except ValueError as error:
+        raise DocumentError(f"{error}; -: standard input") from None
     try:
         if name == "-":
             document = json.load(sys.stdin.buffer)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from pytest_cudafork.compat.unpatched import contextlib, os, struct, time
+from pytest_cudafork.documents.writing import try_to_write
 from pytest_cudafork.observe.handed_on import ROOT, WatchSettings, variables_for_program
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.settings import environment
@@ -71,8 +72,7 @@ def _begin(report: str) -> None:
 
     """
     check_new_file(report)
-    with open(report, "w", encoding="utf-8"):
-        pass  # better known now
+    try_to_write(report)  # better known now
     with contextlib.ExitStack() as undo:
         settings = WatchSettings(new_ledger(undo, outlives=True), seen_device(None), LEVEL)
         mark = os.urandom(_MARK_BYTES)

@@ -24,7 +24,7 @@ _FATES = {
     "guarded": "refused",
     "allowed": "made, as its module is allowed to fork",
     "accepted": "made, as the baseline accepts it",
-    "unguarded": "made past the guard, by a reference to os.fork that was kept before the watch",
+    "unguarded": "made past the guard: by a kept os.fork, or touched by a handler of forks",
     "unknown": "made; whether CUDA was initialized there is not known",
 }
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, time
+from pytest_cudafork.documents.writing import try_to_write
 from pytest_cudafork.observe.base.ledger import LedgerError
 from pytest_cudafork.observe.handed_on import WatchSettings, variables_for_program
 from pytest_cudafork.programs import run_options
@@ -111,8 +112,7 @@ def _settings(options: RunOptions, undo: contextlib.ExitStack) -> WatchSettings:
         raise UsageError(f"--device: {error}") from None
     if options.report:
         try:
-            with open(options.report, "w", encoding="utf-8"):
-                pass  # a report that cannot be written is better known now
+            try_to_write(options.report)  # what cannot be written is better known now
         except OSError as error:
             raise UsageError(f"--report: {options.report}: {error.strerror}") from None
     try:

@@ -20,6 +20,7 @@ from pytest_cudafork.check.baseline_result import BaselineResult, Seen
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.other_hosts import JOB, moved, moved_back
 from pytest_cudafork.observe.base.records import Record
+from pytest_cudafork.settings.arguments import check_old_file
 
 _JOB = "job"
 """The kind of the record before those of each job, and the key that names the job in all others."""
@@ -87,10 +88,13 @@ def read_jobs(paths: Sequence[str]) -> list[Job]:
 
 def _read(path: str) -> list[Job]:
     try:
+        check_old_file(path, once=False)
         with open(path, "rb") as file:
             beginning = file.read(1000)
     except OSError as error:
         raise MergeError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise MergeError(str(error)) from None
     if not beginning.startswith(b'\n{"lost": '):
         raise MergeError(
             f"{path}: is no ledger: have each job keep its own with --cuda-fork-ledger=FILE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping
 
 _ELF = b"\x7fELF"
@@ -122,6 +123,28 @@ def check_new_file(path: str, flag: str = "") -> None:
         raise ValueError(
             f"{path!r} is {kind}, and would be written over: name the file to write{example}"
         )
+
+
+def check_old_file(path: str, *, once: bool = True) -> None:
+    """Check that a file can be read to its end without waiting for somebody to write it.
+
+    Args:
+        path: Its name.
+        once: Whether it is read once, as what a shell puts in the place of ``<(command)`` can be.
+
+    Raises:
+        ValueError: It is a pipe that waits for a writer, or a device, which may have no end.
+
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return  # who opens it says why that cannot be done
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return
+    # One without a name of its own has a writer already.
+    if not (once and stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))):
+        raise ValueError(f"{path}: is a pipe or a device, and no plain file")
 
 
 def check_new_files(files: Iterable[tuple[str, str]], others: Mapping[str, str]) -> None:

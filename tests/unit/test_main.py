@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,3 +107,36 @@ def test_an_output_that_nobody_takes_is_no_traceback(
     monkeypatch.setattr(explain, "main", lambda args: os.open(tmp_path, os.O_WRONLY))
     with pytest.raises(IsADirectoryError):  # another error is not about the output
         __main__.main(["explain"])
+
+
+def test_who_has_closed_the_streams_gets_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    def writes(args: list[str]) -> int:
+        sys.stdout.write("a")
+        sys.stderr.write("b")
+        return 1
+
+    monkeypatch.setattr(merge_command, "main", writes)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        patch.setattr(sys, "stderr", None)
+        assert __main__.main(["merge", "one"]) == 1
+        patch.setattr(sys, "stdout", None)
+        assert __main__.main(["--help"]) == 0
+
+
+def test_no_file_of_ours_gets_the_number_of_a_closed_stream() -> None:
+    """A child of the audit is given its streams, and a socket of that number would be lost."""
+    code = (
+        "import os, sys\n"
+        "from pytest_cudafork import __main__\n"
+        "from pytest_cudafork.report import merge_command\n"
+        "def main(args):\n"
+        "    fd = os.open(os.devnull, os.O_RDONLY)\n"
+        "    return fd if all(map(os.get_inheritable, range(3))) else 99\n"
+        "merge_command.main = main\n"
+        "sys.exit(__main__.main(['merge']))\n"
+    )
+    ended = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, code], check=False
+    )
+    assert ended.returncode == 3

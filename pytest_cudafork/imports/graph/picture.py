@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from pytest_cudafork.documents.writing import opened_anew
 from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.cuts import CulpritCuts, cut_lines, place_of, to_do
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
@@ -57,7 +58,7 @@ def write_html(
         "PAGE": asset("picture.js"),
     }
     page = _SLOT.sub(lambda slot: parts[slot.group(1)], asset("picture.html"))
-    with open(path, "w", encoding="utf-8", errors="replace") as file:
+    with opened_anew(path, "replace") as file:
         file.write(page)
 
 
@@ -257,7 +258,7 @@ def write_dot(
             f"  {culprit} [label={_quoted(_label(item))}, tooltip={_quoted(text)}, {look}];"
         )
         lines += [f"  {_quoted(name)} -> {culprit};" for name in item.sinks]
-    with open(path, "w", encoding="utf-8", errors="replace") as file:
+    with opened_anew(path, "replace") as file:
         file.write("\n".join([*lines, "}", ""]))
 
 

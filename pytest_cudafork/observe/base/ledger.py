@@ -194,6 +194,8 @@ def _file_at(path: str) -> tuple[int, int] | None:
 
 def is_ledger(path: str) -> bool:
     """Whether a file begins as a ledger does; False for one that cannot be read."""
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return False
     try:
         with io.open(path, "rb") as file:
             return file.read(len(_HEAD)) == _HEAD
@@ -322,6 +324,17 @@ class LedgerReader:
             status = os.fstat(self._fd)
             self._file = (status.st_dev, status.st_ino)
         return status.st_size > self._offset
+
+    def goes_on(self) -> bool:
+        """Whether a later look sees the file of the one before, and nothing was taken from it."""
+        if self._file == (0, 0):
+            return True  # there was none
+        try:
+            status = os.stat(self._ledger.path)
+        except OSError:
+            return False
+        same = (status.st_dev, status.st_ino) == self._file
+        return same and status.st_size >= self._offset
 
     def new(self) -> list[Record]:
         """Return the records written since the last call, in ledger order."""

@@ -39,7 +39,10 @@ def what_the_line_is(touch: Touch) -> str:
         what = "annotation in the class body" if statement is Statement.ANNOTATION else "class body"
         return f"{what} of {culprit.name.rpartition('.')[2]}, evaluated at import"
     if statement is Statement.IMPORT:
-        return f"import of {name}, whose initialization in native code touches CUDA"
+        inner = touch.frames[: touch.frames.index(culprit)]
+        if all(frame.is_import_machinery for frame in inner):
+            return f"import of {name}, whose initialization in native code touches CUDA"
+        return f"import of {name}, on whose way CUDA is touched"
     if statement is Statement.ASSIGNMENT and name:
         return f"module constant {name}, evaluated at import"
     return "module body, runs at import"

@@ -136,7 +136,8 @@ def _class_names(filename: str, stamp: float) -> frozenset[str]:
     """Return what follows the word "class" anywhere in a file, comments and strings included."""
     if stamp < 0:
         return frozenset()
-    return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(_lines(filename, stamp))))
+    # The name is only looked at: it may be the word itself, as after "dataclass" in a line's end.
+    return frozenset(re.findall(r"class[\s\\]+(?=(\w+))", "".join(_lines(filename, stamp))))
 
 
 @functools.lru_cache(maxsize=64)

@@ -29,8 +29,9 @@ ENDS = ("<module>", "_run_module_as_main")
 _MOST_LATER = 3
 _UNGUARDED = [
     "",
-    "It was made through a reference to os.fork that was kept before the plugin came (in a class, "
-    "a default argument), so it could not be refused: load the plugin earlier (-p cudafork).",
+    "It could not be refused. Either it was made through a reference to os.fork that was kept "
+    "before the plugin came (in a class, a default argument): load the plugin earlier "
+    "(-p cudafork). Or a handler of os.register_at_fork has initialized CUDA on its way.",
 ]
 
 

@@ -28,6 +28,8 @@ MACHINERY = frozenset({"_pytest", "execnet", "pluggy", "py", "pytest", "pytest_c
 
 _STDLIB = re.compile(r"[/\\]lib(?:64)?[/\\]python3\.\d+t?[/\\](?!site-packages|dist-packages)")
 _SITE = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_TYPED = re.compile(r"<(?:console|doctest |input|i?python-input-|stdin)")
+"""How the names of code begin that somebody has typed, and not a program."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,15 @@ class Frame:
     def is_body(self) -> bool:
         """Whether the frame ran a module or class body."""
         return self.scope is not Scope.FUNCTION
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether no line could be changed: it was made at run time, or has no number.
+
+        As the ``__init__`` of a dataclass, what ``exec`` and ``eval`` run, a graph of torch.fx.
+        """
+        made = self.filename.startswith("<") and _TYPED.match(self.filename) is None
+        return made or self.lineno <= 0
 
     @property
     def package(self) -> str:
@@ -126,7 +137,7 @@ class Touch:
             again=bool(record.get("again", False)),
             test=plain(str(record.get("test", ""))),
             phase=plain(str(record.get("phase", ""))),
-            frames=_without_ours(frames_from(record.get("stack", ()))),
+            frames=frames_from(record.get("stack", ())),
         )
 
     @functools.cached_property
@@ -152,24 +163,27 @@ class Touch:
 
 
 def frames_from(stack: Sequence[Sequence[Any]]) -> tuple[Frame, ...]:
-    """Read the ledger's ``[filename, line, name, flags]`` lists; malformed ones are left out."""
+    """Read the ledger's ``[filename, line, name, flags]`` lists, innermost first.
+
+    Malformed ones are left out, and so are the frames of this package.
+    """
     frames = []
     for item in stack:
         if len(item) >= 3:
             flags = int(item[3]) if len(item) > 3 and item[3] is not None else -1
             frames.append(Frame(str(item[0]), int(item[1] or 0), plain(str(item[2])), flags))
-    return tuple(frames)
+    return _without_ours(frames)
 
 
 def _import_bodies(frames: Sequence[Frame]) -> Iterator[int]:
     """Indexes of the frames that run because a module is being imported, innermost first.
 
     A body is run by an import if, going outwards over the bodies it is nested in, the next frame
-    is the import machinery. That leaves out the script itself (``__main__``) and code that a tool
-    runs by ``exec``.
+    is the import machinery. That leaves out the script itself (``__main__``), code that a tool
+    runs by ``exec``, and code that has no line in a file.
     """
     for index, frame in enumerate(frames):
-        if not frame.is_body:
+        if not frame.is_body or frame.is_generated:
             continue
         outer = index + 1
         while outer < len(frames) and frames[outer].is_body:
@@ -187,15 +201,21 @@ def culprit_of(frames: Sequence[Frame]) -> Frame | None:
     """Return the line to change for a stack (innermost frame first).
 
     The innermost module or class body that is being imported; else the innermost frame outside the
-    CUDA libraries, the standard library and the test machinery; else the innermost frame.
+    CUDA libraries, the standard library and the test machinery, of a file if there is one; else the
+    innermost frame.
     """
     body = first_import_body(frames)
     if body is not None:
         return frames[body]
-    for skip in (CUDA_LIBRARIES | MACHINERY | {"<stdlib>"}, CUDA_LIBRARIES | {"<stdlib>"}):
-        for index, frame in enumerate(frames):
-            if frame.package not in skip and not _is_own(frame) and not _is_command(frames, index):
-                return frame
+    libraries = CUDA_LIBRARIES | {"<stdlib>"}
+    for skip in (libraries | MACHINERY, libraries):
+        found = [
+            frame
+            for index, frame in enumerate(frames)
+            if frame.package not in skip and not _is_own(frame) and not _is_command(frames, index)
+        ]
+        if found:
+            return next((frame for frame in found if not frame.is_generated), found[0])
     return frames[0] if frames else None
 
 
@@ -214,20 +234,23 @@ def _is_own(frame: Frame) -> bool:
     return frame.package == "pytest_cudafork" or frame.filename.startswith(_HERE)
 
 
-def _without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def _without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Leave out what a hook of ours put between the caller and the driver.
 
     That is our own frames, and the frame with which a hook stands in for its caller (see
-    ``hooking``): the caller's place once more, under another name.
+    ``hooking``): the caller's place once more, under another name or right within our frames.
     """
     visible: list[Frame] = []
+    passed = False
     for frame in frames:
         if _is_own(frame) and not frame.is_import_machinery:
+            passed = True
             continue
         same = visible and (visible[-1].filename, visible[-1].lineno)
-        if same == (frame.filename, frame.lineno) and visible[-1].name == "_call":
+        if same == (frame.filename, frame.lineno) and (passed or visible[-1].name == "_call"):
             visible.pop()
         visible.append(frame)
+        passed = False
     return tuple(visible)
 
 

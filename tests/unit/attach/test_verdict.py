@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,11 @@ def test_a_ledger_is_read_and_nothing_else_is_taken_for_one(tmp_path: Path) -> N
     path.write_text("no ledger")
     with pytest.raises(OSError, match="is no ledger"):
         read_history(str(path))
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)  # is not waited for
+    for other in (pipe, tmp_path):
+        with pytest.raises(OSError, match="is no ledger"):
+            read_history(str(other))
     with pytest.raises(FileNotFoundError):
         read_history(str(tmp_path / "nope"))
 

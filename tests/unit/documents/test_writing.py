@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,13 @@ import pytest
 
 from pytest_cudafork.compat import unpatched
 from pytest_cudafork.documents import writing
-from pytest_cudafork.documents.writing import json_text, print_json, printable, write_at_once
+from pytest_cudafork.documents.writing import (
+    json_text,
+    print_json,
+    printable,
+    try_to_write,
+    write_at_once,
+)
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -37,12 +42,29 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
 def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    read: list[str] = []
-    reader = threading.Thread(target=lambda: read.append(path.read_text()))
-    reader.start()
-    write_at_once(str(path), "through")
-    reader.join(60)
-    assert read == ["through"]
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(fd, True)
+    try_to_write(str(path))  # which is no end of what is read
+    with os.fdopen(fd) as reader:
+        write_at_once(str(path), "through")
+        assert reader.read() == "through"
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    try_to_write(str(path))
+    with pytest.raises(OSError, match="nobody reads this pipe"):
+        write_at_once(str(path), "x")
+
+
+def test_what_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_text("of yesterday")
+    try_to_write(str(path))
+    assert path.read_text() == ""
+    with pytest.raises(FileNotFoundError):
+        try_to_write(str(tmp_path / "no" / "r"))
 
 
 def test_a_file_in_a_folder_that_takes_no_other_is_written(

@@ -11,6 +11,8 @@ import pytest
 
 from pytest_cudafork.observe import observer as observers
 from pytest_cudafork.observe import witnesses
+from pytest_cudafork.observe.base import ledger
+from pytest_cudafork.observe.base.records import decode
 from pytest_cudafork.observe.driver.probe import Driver, DriverAnswer, TorchFlags, Verdict
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.observer import Observer
@@ -145,6 +147,48 @@ def test_a_touch_that_nobody_recorded_is_missing(observer: Observer, native: Nat
     assert "no record tells how" in observer.untold_touches([])[0]
     assert observer.untold_touches([{"k": "touch", "pid": os.getpid()}]) == ()
     assert observer.lost_records() == ()
+
+
+def test_what_was_read_is_not_read_again(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refused fork asks for everything, and there may be thousands."""
+    decoded: list[bytes] = []
+
+    def decoding(line: bytes) -> dict[str, Any] | None:
+        decoded.append(line)
+        return decode(line)
+
+    monkeypatch.setattr(ledger, "decode", decoding)
+    for number in range(20):
+        observer.note_limit(str(number))
+        records = observer.records()
+        assert [record["limits"] for record in records] == [[str(n)] for n in range(number + 1)]
+        records.clear()  # whose list it is
+    assert len([line for line in decoded if b'"limits"' in line]) == 20
+
+
+def test_a_ledger_that_was_replaced_or_emptied_is_read_anew(observer: Observer) -> None:
+    observer.note_limit("a" * 1000)
+    observer.records()
+    path = observer.ledger.path
+    whole = Path(path).read_bytes()
+    os.rename(path, f"{path}.old")
+    Path(path).write_bytes(whole)
+    observer.note_limit("b")
+    assert [record["limits"][0][0] for record in observer.records()] == ["a", "b"]
+    os.truncate(path, 0)
+    assert observer.records() == []
+    os.remove(path)
+    assert observer.records() == []
+
+
+def test_the_ledger_is_read_while_another_thread_reads_it(observer: Observer) -> None:
+    """As in a child that was forked meanwhile, where that thread is not."""
+    observer.note_limit("a")
+    with observer._reading:
+        assert len(observer.records()) == 1
+    assert len(observer.records()) == 1
 
 
 def test_a_fork_is_written_and_known_to_its_child(observer: Observer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,6 +52,29 @@ def test_the_document_may_come_from_standard_input(
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
     assert run("-", tmp_path / "page.html") == 0
     assert (tmp_path / "page.html").exists()
+
+
+def test_what_waits_for_a_writer_or_has_no_end_is_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for name in (str(pipe), "/dev/zero"):
+        assert run(name, tmp_path / "page.html") == 2
+        assert f"{name}: is a pipe or a device" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run("-", tmp_path / "page.html") == 2
+    assert "there is no standard input" in capsys.readouterr().err
+
+
+def test_what_a_shell_puts_in_the_place_of_a_command_is_read(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as pipe:
+        json.dump(sessions.document(), pipe)
+    try:
+        assert run(f"/dev/fd/{reading}", tmp_path / "page.html") == 0
+    finally:
+        os.close(reading)
 
 
 WRONG = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -187,11 +188,15 @@ def test_files_that_are_no_ledgers_are_told(tmp_path: Path) -> None:
     path = ledger(tmp_path / "one", None)
     link = tmp_path / "again"
     link.symlink_to("one")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     for paths, words in (
         ([str(other)], "is no ledger: have each job keep its own with --cuda-fork-ledger=FILE"),
         ([str(tmp_path / "none")], "cannot be read: No such file"),
         ([str(tmp_path)], "cannot be read: Is a directory"),
         ([path, str(link)], "are the same file"),
+        ([str(pipe)], "is a pipe or a device"),
+        (["/dev/zero"], "is a pipe or a device"),
     ):
         with pytest.raises(MergeError, match=words):
             read_jobs(paths)

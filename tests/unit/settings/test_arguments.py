@@ -12,6 +12,7 @@ import pytest
 from pytest_cudafork.settings.arguments import (
     check_new_file,
     check_new_files,
+    check_old_file,
     check_time_limit,
     check_variable,
     check_variables,
@@ -135,3 +136,22 @@ def test_no_two_options_name_one_file_but_for_pipes_and_devices(tmp_path: Path) 
     check_new_files([("--x", os.devnull), ("--y", os.devnull)], {"--other": os.devnull})
     with pytest.raises(ValueError, match=r"^--y: there is no folder "):
         check_new_files([("--x", here), ("--y", str(tmp_path / "no/file"))], {})
+
+
+def test_what_is_read_is_a_file_or_has_a_writer(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "file").write_text("")
+    for path in ("file", "", "nowhere", "nul\0"):
+        check_old_file(str(tmp_path / path))
+    for path in (str(pipe), "/dev/zero"):
+        with pytest.raises(ValueError, match="is a pipe or a device"):
+            check_old_file(path)
+    reading, writing = os.pipe()
+    try:
+        check_old_file(f"/dev/fd/{reading}")
+        with pytest.raises(ValueError, match="is a pipe or a device"):
+            check_old_file(f"/dev/fd/{reading}", once=False)
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -276,6 +276,8 @@ def test_files_are_parsed_once_and_only_where_a_class_has_the_name_of_the_code(
         "class Body (object):",
         "class \\\n    Body:",
         "if True: class_ = 1\nclass Body:",
+        "@dataclass\nclass Body:",
+        "# a class\nclass Body:",
     ],
 )
 def test_a_class_is_found_however_it_is_written(head: str, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def test_a_fork_past_the_guard_says_why_it_was_not_refused() -> None:
     story = fork_story(History(FAMILY), PARENT, "os.fork", frames, why="", refused=False)
     assert story.startswith("fork past the guard at /src/launch.py:21: CUDA was initialized at ")
     assert "kept before the plugin came" in story
+    assert "handler of os.register_at_fork" in story
     assert "fork refused" not in story
 
 

@@ -91,6 +91,65 @@ def test_code_that_a_tool_executes_is_not_an_import() -> None:
     assert culprit_of(frames) == frames[0]
 
 
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ("<string>", 2),
+        ("<attrs generated init app.Config>", 3),
+        ("<eval_with_key>.12", 5),
+        ("/src/template.html", 0),
+    ],
+)
+@pytest.mark.parametrize("name", ["__init__", "<module>"])
+def test_code_without_a_line_that_could_be_changed_is_passed_over(
+    made: str, line: int, name: str
+) -> None:
+    flags = BODY if name == "<module>" else FUNCTION
+    inner = (
+        frame(f"{SITE}/torch/cuda/__init__.py", 180, "is_available"),
+        frame(made, line, name, flags),
+    )
+    called = (*inner, frame("/src/app.py", 7, "start"))
+    assert culprit_of(called) == called[-1]
+    imported = (*inner, frame("/src/app.py", 7, "<module>", BODY), IMPORTLIB)
+    assert culprit_of(imported) == imported[2]
+    assert touch_with(imported).at_import
+    assert culprit_of((*inner, IMPORTLIB)) == inner[1], "nothing else is there"
+
+
+@pytest.mark.parametrize(
+    "typed", ["<stdin>", "<doctest app.f[0]>", "<ipython-input-1-0a>", "<python-input-0>"]
+)
+def test_code_that_somebody_has_typed_is_named(typed: str) -> None:
+    frames = (
+        frame(f"{SITE}/torch/cuda/__init__.py", 180, "is_available"),
+        frame(typed, 1, "<module>", BODY),
+        frame(f"{SITE}/IPython/core/interactiveshell.py", 3500, "run_code"),
+    )
+    assert culprit_of(frames) == frames[1]
+
+
+def test_an_import_hook_that_touches_is_not_native_code(tmp_path: Path) -> None:
+    module = tmp_path / "m.py"
+    module.write_text("import other\n")
+    importing = (frame(str(module), 1, "<module>", BODY), IMPORTLIB)
+    assert "native code" in what_the_line_is(touch_with(importing))
+    assert "native code" in what_the_line_is(touch_with((IMPORTLIB, *importing)))
+    hook = frame("/src/hooks.py", 3, "find_spec")
+    told = what_the_line_is(touch_with((hook, IMPORTLIB, *importing)))
+    assert told.startswith("import of other,")
+    assert "native" not in told
+
+
+@pytest.mark.parametrize("name", ["_call", "start"])
+def test_the_frame_that_stands_in_for_a_caller_is_left_out(name: str) -> None:
+    ours = frame(f"{SITE}/pytest_cudafork/observe/base/hooking.py", 160, "_call_as")
+    caller = frame("/src/app.py", 7, "start")
+    frames = (frame("/src/app.py", 7, name), ours, ours, caller)
+    found = frames_from([[f.filename, f.lineno, f.name, f.flags] for f in frames])
+    assert found == (caller,)
+
+
 def test_the_cuda_libraries_and_the_standard_library_are_passed_over() -> None:
     frames = (
         frame("/usr/lib/python3.11/ctypes/__init__.py", 376, "__getattr__"),
