@@ -182,6 +182,7 @@ def run_suite(
         str(python_of(folder, plugin=ours)),
         *("-m", "pytest", *quiet, *plain, *ordered),
         *(f"--report-log={report_log}", f"--basetemp={folder / 'tmp' / label}"),
+        f"--rootdir={root}",
         *suite.arguments,
         *(RUNS | WITHOUT_US).get(name, ()),
         *((f"@{chosen}",) if tests else suite.paths),

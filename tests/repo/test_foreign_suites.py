@@ -6,6 +6,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -94,6 +95,28 @@ def test_sources_beside_the_tests_are_removed_and_an_archive_made_by_hand_is_ask
             archive.addfile(tarfile.TarInfo(f"engine-1.0/{name}"), io.BytesIO())
     root = suite_archives.unpack(tmp_path, suite)
     assert sorted(path.name for path in root.rglob("*.py")) == ["setup.py", "test_it.py"]
+
+
+@pytest.mark.slow
+def test_a_suite_without_settings_does_not_get_those_of_a_folder_above(tmp_path: Path) -> None:
+    settings = '[tool.pytest.ini_options]\naddopts = "--no-such-option"\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    (tmp_path / "conftest.py").write_text("raise RuntimeError('of another project')\n")
+    (tmp_path / "archives").mkdir()
+    with tarfile.open(tmp_path / "archives" / "plain-1.0.tar.gz", "w:gz") as archive:
+        for name in ("tests/test_it.py", "pyproject.toml"):
+            archive.addfile(tarfile.TarInfo(f"plain-1.0/{name}"), io.BytesIO())
+    suite = Suite("plain", "1.0")
+    root = suite_archives.unpack(tmp_path, suite)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *suite.paths],
+        cwd=root,
+        env=foreign_suites.environment_of(suite),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
 
 
 def test_a_part_of_a_suite_is_spread_over_it_and_leaves_out_what_cannot_be_named() -> None:
