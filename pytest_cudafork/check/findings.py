@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.records import Record
-from pytest_cudafork.settings import Level, environment
+from pytest_cudafork.settings import Level
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
@@ -99,7 +99,12 @@ class Finding(NamedTuple):
         # Late: most sessions have nothing to tell.
         from pytest_cudafork.observe.story.images import moment_of
         from pytest_cudafork.observe.story.plain_text import plain
-        from pytest_cudafork.observe.story.stories import fork_story, poison_story, touch_story
+        from pytest_cudafork.observe.story.stories import (
+            Within,
+            fork_story,
+            poison_story,
+            touch_story,
+        )
         from pytest_cudafork.observe.story.touch import Touch, frames_from
 
         if self.error is CudaForkError:
@@ -113,7 +118,7 @@ class Finding(NamedTuple):
                 fork_id="" if raised else self.id,
                 told_at=told_at,
                 refused=not self._unguarded,
-                program=self.record.get("phase") == environment.PROGRAM,
+                within=Within.of(self.nodeid, str(self.record.get("phase", ""))),
                 moment=moment_of(self.record),
             )
         touch = Touch.from_record(self.record)

@@ -196,7 +196,7 @@ class Rules(NamedTuple):
 
 
 def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | None) -> str:
-    from pytest_cudafork.observe.story.stories import History, fork_story
+    from pytest_cudafork.observe.story.stories import History, Within, fork_story
     from pytest_cudafork.observe.story.touch import frames_from
 
     return fork_story(
@@ -206,7 +206,7 @@ def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | Non
         frames_from(stack_of(frame)),
         why=state.why,
         simulated=observer.simulated,
-        program=environment.value(environment.PHASE) == environment.PROGRAM,
+        within=Within.of(environment.value(environment.TEST), environment.value(environment.PHASE)),
     )
 
 

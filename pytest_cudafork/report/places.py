@@ -35,7 +35,7 @@ def told_culprits(history: History, reported: Collection[str]) -> set[str]:
 
 
 def import_lines(history: History, *, advice: bool = True, told: Collection[str] = ()) -> list[str]:
-    """Tell the touches at start-up, import and collection: one for each line, the first in full.
+    """Tell the touches outside of tests, most at import: one for each line, the first in full.
 
     Args:
         history: The ledger.
@@ -52,7 +52,8 @@ def import_lines(history: History, *, advice: bool = True, told: Collection[str]
         first = touches[0]
         times = f" (and {len(touches) - 1} more times)" if len(touches) > 1 else ""
         if number == 0:
-            lines.append(f"touched at import or collection{times}:")
+            when = "at import or collection" if first.phase else "outside of tests"
+            lines.append(f"touched {when}{times}:")
             named = [f"{headline(first)} (told above)"]
             full = first.where not in told
             lines.extend(indent(touch_lines(first, advice=advice) if full else named, "  "))

@@ -35,6 +35,7 @@ class Counts(NamedTuple):
     allowed: int
     poisoned: int
     unguarded: int = 0
+    elsewhere: int = 0
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Counts:
@@ -52,13 +53,15 @@ class Counts(NamedTuple):
             allowed=sum(forks.count(each) for each in ("allowed", "accepted", "watched")),
             poisoned=sum(bool(r.get("poisoned")) for r in touches),
             unguarded=forks.count("unguarded"),
+            elsewhere=phases.count(""),
         )
 
     def line(self) -> str:
         """Return the numbers as one line."""
+        elsewhere = f", {self.elsewhere} outside of tests" if self.elsewhere else ""
         where = (
             f" ({self.at_start} at start-up, {self.at_collection} at import or collection, "
-            f"{self.in_tests} in tests)"
+            f"{self.in_tests} in tests{elsewhere})"
             if self.touches
             else ""
         )
@@ -72,7 +75,9 @@ class Counts(NamedTuple):
 def _phase(test: str, phase: str) -> str:
     if test:
         return "test"
-    return "collection" if phase.startswith("collect") else "start"
+    if phase.startswith("collect"):
+        return "collection"
+    return "start" if phase else ""  # between tests, or when all have run
 
 
 def write_summary(

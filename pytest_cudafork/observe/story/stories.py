@@ -6,6 +6,7 @@ culprit has been told in full is told in short, and says where the rest is.
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Iterable, Sequence
 
@@ -23,6 +24,7 @@ from pytest_cudafork.observe.story.words import (
     short_path,
     touch_lines,
 )
+from pytest_cudafork.settings import environment
 
 ENDS = ("<module>", "_run_module_as_main")
 """The outermost function of a process: whatever leaves it ends the process."""
@@ -35,16 +37,19 @@ _UNGUARDED = [
 ]
 
 
-_ALLOW = {
-    False: "mark the test @pytest.mark.cuda_fork_ok(reason='...')",
-    True: "allow the module that forks: --allow MODULE",
-}
+class Within(enum.Enum):
+    """What a fork was made in, which says how it can be allowed."""
 
+    TEST = "mark the test @pytest.mark.cuda_fork_ok(reason='...')"
+    SESSION = "allow the module that forks: --cuda-fork-allow=MODULE"
+    PROGRAM = "allow the module that forks: --allow MODULE"
 
-_BY_NAME = {
-    False: "pytest.raises(CudaForkError), or except CudaForkError",
-    True: "except CudaForkError",
-}
+    @classmethod
+    def of(cls, test: str, phase: str) -> Within:
+        """Return it by a record's ``test`` and ``phase``."""
+        if phase == environment.PROGRAM:
+            return cls.PROGRAM
+        return cls.TEST if test else cls.SESSION
 
 
 class History:
@@ -171,7 +176,7 @@ def fork_story(
     fork_id: str = "",
     told_at: str = "",
     refused: bool = True,
-    program: bool = False,
+    within: Within = Within.TEST,
     moment: float = NOW,
 ) -> str:
     """Tell why a fork is refused: who initialized, who forks, who touched afterwards.
@@ -187,7 +192,7 @@ def fork_story(
             the error that is shown.
         told_at: the test at which the touch has been told in full; "" tells it in full here.
         refused: whether it was; else it was made past the guard.
-        program: whether that was in a program that is watched by itself, and not in a session.
+        within: what it was made in.
         moment: when that was, as the ledger's ``t``.
 
     """
@@ -197,9 +202,9 @@ def fork_story(
     forks_at = ["", f"{api} was called by", *indent([fork_line(frames)])]
     end = [
         *([] if refused else _UNGUARDED),
-        *_swallowed_lines(history, fork_id, program),
+        *_swallowed_lines(history, fork_id, within),
         "",
-        f"If this fork is right as it is (the child never uses CUDA), {_ALLOW[program]}.",
+        f"If this fork is right as it is (the child never uses CUDA), {within.value}.",
     ]
     if told_at and first is not None:
         return "\n".join([top, "", *_as_above(first, told_at), *forks_at, *end])
@@ -240,7 +245,7 @@ def _as_above(touch: Touch, told_at: str) -> list[str]:
     ]
 
 
-def _swallowed_lines(history: History, fork_id: str, program: bool) -> list[str]:
+def _swallowed_lines(history: History, fork_id: str, within: Within) -> list[str]:
     """Where the error of a refused fork ended, if that was not the failure that is told."""
     caught = history.caught(fork_id)
     if caught is None or caught.get("by_name"):
@@ -258,10 +263,11 @@ def _swallowed_lines(history: History, fork_id: str, program: bool) -> list[str]
         words = [f"the error ended the process ({short_path(filename)})"]
     else:
         words = [f"the error was lost in {function} ({short_path(filename)})"]
+    by_name = "" if within is Within.PROGRAM else "pytest.raises(CudaForkError), or "
     return [
         "",
         *words,
-        f"A refusal that is expected is caught by its name: {_BY_NAME[program]}.",
+        f"A refusal that is expected is caught by its name: {by_name}except CudaForkError.",
     ]
 
 

@@ -28,6 +28,10 @@ def test_only_touches_outside_tests_are_those_of_imports() -> None:
     assert "    what to do:" in listed
 
 
+def test_a_touch_after_the_tests_is_none_of_an_import() -> None:
+    assert places.import_lines(History([touch(phase="")]))[0] == "touched outside of tests:"
+
+
 def test_more_than_ten_places_are_counted() -> None:
     records = [touch(line) for line in range(1, 13)]
     lines = places.import_lines(History([*records, records[0]]))

@@ -34,6 +34,7 @@ def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
     assert found == Counts(5, 1, 2, 2, guarded=1, allowed=2, poisoned=1, unguarded=1)
     assert "forks guarded: 1, forks past the guard: 1, forks allowed" in found.line()
     assert "touches: 5 (1 at start-up, 2 at import or collection, 2 in tests)" in found.line()
+    assert "2 in tests, 1 outside of tests)" in Counts.of([*records, _touch()]).line()
     assert Counts.of([]).line().startswith("touches: 0, forks guarded: 0,")
 
 

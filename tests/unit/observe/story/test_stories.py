@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.story.stories import History, fork_story, poison_story, touch_story
+from pytest_cudafork.observe.story.stories import (
+    History,
+    Within,
+    fork_story,
+    poison_story,
+    touch_story,
+)
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
+from pytest_cudafork.settings import environment
 
 PARENT, CHILD, GRANDCHILD = 100, 200, 300
 OPTIMIZED = 1
@@ -153,6 +160,34 @@ def test_a_refusal_that_was_swallowed_says_where(caught: dict[str, Any], words: 
         History([{**record, "by_name": True}]), 1, "os.fork", (), why="", fork_id="f"
     )
     assert words not in named
+
+
+@pytest.mark.parametrize(
+    ("test", "phase", "words", "by_name"),
+    [
+        ("test_a.py::test_a (call)", "", "@pytest.mark.cuda_fork_ok(reason='...')", True),
+        ("", "collect test_a.py", "--cuda-fork-allow=MODULE", True),
+        ("", "start", "--cuda-fork-allow=MODULE", True),
+        ("", "", "--cuda-fork-allow=MODULE", True),
+        ("", environment.PROGRAM, "--allow MODULE", False),
+    ],
+)
+def test_how_to_allow_a_fork_goes_by_what_it_was_made_in(
+    test: str, phase: str, words: str, by_name: bool
+) -> None:
+    caught = {
+        "k": "caught",
+        "pid": 1,
+        "fork": "f",
+        "filename": "/src/a.py",
+        "line": 3,
+        "function": "a",
+    }
+    within = Within.of(test, phase)
+    story = fork_story(History([caught]), 1, "os.fork", (), why="", fork_id="f", within=within)
+    assert story.endswith(f"(the child never uses CUDA), {within.value}.")
+    assert words in within.value
+    assert ("pytest.raises" in story) is by_name
 
 
 def test_the_story_of_a_refused_fork_counts_the_later_touches() -> None:
