@@ -119,10 +119,10 @@ class AuditCoordinator:
     def _group(self, target: Target) -> _Group:
         key = (target.package, target.without)
         if key not in self._groups:
-            self._groups[key] = self._start(*key)
+            self._start(*key)
         return self._groups[key]
 
-    def _start(self, package: str, without: str) -> _Group:
+    def _start(self, package: str, without: str) -> None:
         modules = self._found[package]
         expected = self._expected.get((package, without), [])
         names = set(expected) or {module.name for module in modules}
@@ -132,9 +132,10 @@ class AuditCoordinator:
             self._settings._replace(without=without),
             preloads_of(wanted),
         )
+        # Known before a process is started: Ctrl-C may come while that has its first orders.
+        self._groups[package, without] = _Group(auditor, Confirmer(package, names), set(expected))
         if expected and not self._afresh:
             auditor.ask(expected)
-        return _Group(auditor, Confirmer(package, names), set(expected))
 
     def close(self) -> None:
         """End all that runs."""

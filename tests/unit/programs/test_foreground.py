@@ -17,7 +17,7 @@ from pytest_cudafork.compat import unpatched
 from pytest_cudafork.programs.foreground import Foreground, end_like
 from tests.support.programs import environment, wait_until
 
-MARK = bytes(range(16))
+MARK = os.urandom(16)
 
 
 @pytest.fixture(autouse=True)

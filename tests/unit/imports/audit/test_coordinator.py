@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_cudafork.imports.audit.auditor import Auditor
 from pytest_cudafork.imports.audit.coordinator import AuditCoordinator
 from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.values.records import ImportVerdict as V
@@ -58,6 +60,28 @@ def test_each_target_has_its_answer_with_and_without_a_library() -> None:
         "pkg::pkg.either[without cudafork_lib]",
     }
     assert {answer.record.confirmed for answer in answers.values()} == {None}
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_interrupt_while_imports_begin_leaves_nothing_behind(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module may be running before the fork server has all of its orders."""
+    temporary, ask = tmp_path_factory.mktemp("temporary"), Auditor.ask
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    def interrupted(auditor: Auditor, modules: Sequence[str]) -> None:
+        ask(auditor, modules)
+        assert list(temporary.iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Auditor, "ask", interrupted)
+    targets = targets_of({"pkg": find_modules("pkg")})
+    with coordinating() as coordinator:
+        coordinator.expect(targets)
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.answer(targets[0])
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.usefixtures("folder")
