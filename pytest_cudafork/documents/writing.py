@@ -52,8 +52,7 @@ def write_at_once(path: str, text: str) -> None:
     """
     # A pipe or a device is written as it is, by the name that was given: what /dev/stdout leads
     # to has none of its own.
-    whole = os.path.isfile(path) or not os.path.exists(path)
-    if not (whole and _replaced(os.path.realpath(path), text)):
+    if not (_is_plain_or_new(path) and _replaced(os.path.realpath(path), text)):
         with opened_anew(path) as file:
             file.write(text)
 
@@ -67,8 +66,12 @@ def try_to_write(path: str) -> None:
         OSError: It cannot be written.
 
     """
-    if os.path.isfile(path) or not os.path.exists(path):
+    if _is_plain_or_new(path):
         opened_anew(path).close()
+
+
+def _is_plain_or_new(path: str) -> bool:
+    return os.path.isfile(path) or not os.path.exists(path)
 
 
 def opened_anew(path: str | os.PathLike[str], errors: str = "strict") -> IO[str]:

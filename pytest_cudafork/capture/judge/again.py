@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.judge.dependencies import CannotTellError, HistoryError, is_settled
+from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.values import Computed, Operation, Place, Read, Write
@@ -121,9 +122,10 @@ class Again:
             result = operation.run(*args, **kwargs)
         except Exception as error:
             raise CannotTellError(f"running it again raised {type(error).__name__}") from None
-        flat: list[Tensor] = []
-        _flatten(result, flat)
-        made = {**dict(enumerate(flat)), **{~at: each for at, each in enumerate(targets)}}
+        made = {
+            **dict(enumerate(tensors_in(result))),
+            **{~at: each for at, each in enumerate(targets)},
+        }
         self._memo[key] = made
         return made
 
@@ -173,14 +175,6 @@ def _as_it_lies(read: Read) -> Tensor:
 
 def _lines(writes: Iterable[Write]) -> set[str]:
     return {write.operation.where for write in writes}
-
-
-def _flatten(value: Any, flat: list[Tensor]) -> None:
-    if isinstance(value, Tensor):
-        flat.append(value)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            _flatten(each, flat)
 
 
 def difference(memory: Memory, write: Write, parts: Iterable[Part], again: Again) -> str:

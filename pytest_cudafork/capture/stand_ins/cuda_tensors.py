@@ -238,13 +238,12 @@ class CudaTensors(Places):
     ) -> Tensor:
         """Return data as a tensor that lies where it is asked for: there it is a copy."""
         asked = kwargs.pop("device", None)
-        if asked is None and not isinstance(data, Tensor):
-            asked = default_device()
         made: Tensor
         if isinstance(data, Tensor):
             made = original(data, *args, **kwargs)
-            return made if asked is None else self._to(made, asked)
-        made = self._on_host(original, data, *args, device="cpu", **kwargs)
+        else:
+            asked = default_device() if asked is None else asked
+            made = self._on_host(original, data, *args, device="cpu", **kwargs)
         return made if asked is None else self._to(made, asked)
 
     def _copy(self, tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat.plugins.taking_part import takes_part
+
 _PHASES = ("setup", "call", "teardown")
 
 
 def is_active(config: pytest.Config) -> bool:
     """Whether it takes part in this session."""
-    plugin: Any = sys.modules.get("pytest_dependency")
-    return plugin is not None and config.pluginmanager.is_registered(plugin)
+    return takes_part(config, "pytest_dependency")
 
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -70,10 +71,8 @@ def _all(item: pytest.Item, told: set[Any]) -> dict[str, Any]:
 
 def _named_by_marker(item: pytest.Item) -> dict[str, Any]:
     marker = item.get_closest_marker("dependency")
-    names = None if marker is None else marker.kwargs.get("depends")
-    if marker is None or not names:
-        return {}
-    scope = marker.kwargs.get("scope", "module")
+    asked = {} if marker is None else marker.kwargs
+    scope, names = asked.get("scope", "module"), asked.get("depends") or ()
     kind = sys.modules["pytest_dependency"].DependencyManager.ScopeCls.get(scope)
     results = {} if kind is None else _results(item.getparent(kind))
     found = {name: _outcomes(results[name]) for name in names if name in results}

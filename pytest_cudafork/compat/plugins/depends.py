@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat.plugins.taking_part import takes_part
+
 
 def is_active(config: pytest.Config) -> bool:
     """Whether it takes part in this session."""
-    plugin: Any = sys.modules.get("pytest_depends")
-    return plugin is not None and config.pluginmanager.is_registered(plugin)
+    return takes_part(config, "pytest_depends")
 
 
 def _manager() -> Any:

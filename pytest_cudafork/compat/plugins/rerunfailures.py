@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat.plugins.taking_part import takes_part
+
 
 def is_loaded() -> bool:
     """Whether pytest-rerunfailures has been imported."""
@@ -19,8 +21,7 @@ def is_loaded() -> bool:
 
 def is_active(config: pytest.Config) -> bool:
     """Whether it takes part in this session."""
-    plugin: Any = sys.modules.get("pytest_rerunfailures")
-    return plugin is not None and config.pluginmanager.is_registered(plugin)
+    return takes_part(config, "pytest_rerunfailures")
 
 
 def most_reruns(item: pytest.Item) -> int | None:
