@@ -13,7 +13,7 @@ from _pytest._io import TerminalWriter  # pytest's own: knows NO_COLOR, FORCE_CO
 from demo.cases import NEWCOMER, Section
 from demo.outcome import Result, other_release, summary, verdict_of
 from demo.session import Place, version_of
-from pytest_cudafork.settings.devices import has_real_driver
+from pytest_cudafork.settings.real_driver import has_real_driver
 
 WIDTH = 100
 _NAME = 42

@@ -15,7 +15,7 @@ from pytest_cudafork.capture.interface.seen import suspended
 from pytest_cudafork.capture.interface.weak_tensors import swaps_let_pass
 from pytest_cudafork.errors import GraphUsageError
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS
-from pytest_cudafork.settings.devices import REAL_DRIVER_SIGNS, has_real_driver
+from pytest_cudafork.settings.real_driver import why_no_driver
 
 CHOICES = (AUTO, *GRAPH_BACKENDS)
 """What ``--cuda-fork-graphs`` and ``backend=`` take."""
@@ -61,9 +61,8 @@ def why_no_gpu() -> str | None:
     """Why there can be no real graphs, asked of the file system only; None: there may be."""
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed"
-    if not has_real_driver():
-        return f"no GPU: {REAL_DRIVER_SIGNS[0]} is not there"
-    return None
+    missing = why_no_driver()
+    return f"no GPU: {missing}" if missing else None
 
 
 def why_not(name: str) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings import markers
-from pytest_cudafork.settings.devices import has_real_driver
+from pytest_cudafork.settings.real_driver import has_real_driver
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.interface.backend import GraphBackend

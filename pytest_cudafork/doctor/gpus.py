@@ -8,7 +8,7 @@ from pytest_cudafork.doctor.finding import Finding, note, ok, problem, warning
 from pytest_cudafork.gpus.inventory import Gpu, kernel_gpus, visible_gpus
 from pytest_cudafork.gpus.nvml import NvmlError, open_nvml
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.devices import has_real_driver
+from pytest_cudafork.settings.real_driver import has_kernel_part, why_no_driver
 
 _SUBJECT = "driver"
 
@@ -17,7 +17,8 @@ class Machine(NamedTuple):
     """The GPUs of the machine.
 
     Attributes:
-        present: Whether there is a driver.
+        present: Whether there is a driver: NVML answers, or programs could use one.
+        missing: What of it is not here, where a part is; programs that use CUDA find none then.
         release: The driver's release, such as "580.65.06"; "" where NVML does not tell.
         cuda: The newest CUDA that the driver knows, such as (13, 0).
         gpus: All GPUs, as (GPU, compute capability or None).
@@ -30,6 +31,7 @@ class Machine(NamedTuple):
     cuda: tuple[int, int] | None = None
     gpus: tuple[tuple[Gpu, tuple[int, int] | None], ...] = ()
     trouble: str = ""
+    missing: str = ""
 
     def visible(self) -> list[tuple[Gpu, tuple[int, int] | None]]:
         """The GPUs that CUDA would show a process with this environment."""
@@ -47,18 +49,22 @@ class Machine(NamedTuple):
 
 def look(binding: Any = None) -> Machine:
     """Ask NVML; ``binding`` is what ``open_nvml`` takes."""
+    missing = why_no_driver()
+    part = missing if has_kernel_part() else ""
     try:
         with open_nvml(binding) as nvml:
             found = [(device, nvml.capability(device.number)) for device in nvml.devices()]
             release, cuda = nvml.driver()
-            return Machine(True, release, cuda, tuple(found))
+            return Machine(True, release, cuda, tuple(found), missing=part)
     except NvmlError as error:
         kernel = tuple((gpu, None) for gpu in kernel_gpus())
-        return Machine(has_real_driver(), gpus=kernel, trouble=str(error))
+        return Machine(not missing, gpus=kernel, trouble=str(error), missing=part)
 
 
 def examine(machine: Machine) -> list[Finding]:
     """Judge the driver and the GPUs that can be seen."""
+    if machine.missing:
+        return [_in_part(machine.missing)]
     if not machine.present:
         return [
             note(
@@ -87,6 +93,16 @@ def examine(machine: Machine) -> list[Finding]:
         known = f"sm_{capability[0]}{capability[1]}" if capability else "capability unknown"
         findings.append(ok("GPU", f"{words}, {known}, {gpu.uuid}"))
     return findings
+
+
+def _in_part(missing: str) -> Finding:
+    return warning(
+        _SUBJECT,
+        f"only a part of an NVIDIA driver is here: {missing}",
+        "programs that use CUDA find no GPU, and the check runs against the phantom driver",
+        "in a container ask for GPUs (`--gpus all`), and let NVIDIA_DRIVER_CAPABILITIES hold "
+        "'compute'; nothing is to be done where no GPU is meant to be seen",
+    )
 
 
 def _without_nvml(trouble: str) -> Finding:

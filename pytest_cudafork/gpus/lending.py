@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.devices import has_real_driver
+from pytest_cudafork.settings.real_driver import has_real_driver
 
 if TYPE_CHECKING:
     import pytest

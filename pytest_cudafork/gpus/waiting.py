@@ -16,8 +16,9 @@ from pytest_cudafork.gpus.inventory import Machine, phantom_machine, real_machin
 from pytest_cudafork.gpus.memory import Leftover, Unknown
 from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.devices import ABSENT, has_real_driver
+from pytest_cudafork.settings.devices import ABSENT
 from pytest_cudafork.settings.gpu_requests import GpuChoice
+from pytest_cudafork.settings.real_driver import has_real_driver
 from pytest_cudafork.settings.sizes import spell_size
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import contextlib, ctypes
 from pytest_cudafork.observe.driver import native_libs, probe
+from pytest_cudafork.settings.real_driver import LIBCUDA
 
 if TYPE_CHECKING:
     from ctypes import CDLL
@@ -86,7 +87,7 @@ class Driver:
             loaded = self._loaded.count()
             if loaded is not None and loaded == self._without:
                 return
-            self._mapped = native_libs.mapped(probe.LIBCUDA)
+            self._mapped = native_libs.mapped(LIBCUDA)
             self._without = loaded
         if self._mapped is not None and probe.ask_driver().driver is probe.Driver.INITIALIZED:
             self._library = self._mapped

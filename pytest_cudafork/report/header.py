@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cudafork.settings import AUTO
-from pytest_cudafork.settings.devices import DRIVER_VERSION_FILE
+from pytest_cudafork.settings.devices import ABSENT, DeviceKind
 from pytest_cudafork.settings.options import Settings
+from pytest_cudafork.settings.real_driver import VERSION_FILE, has_kernel_part, why_no_driver
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.observer import Observer
 
 
 def header(settings: Settings, observer: Observer) -> list[str]:
-    """Return what is checked and how, in one line, and a line for each thing that is not seen."""
+    """Return what is checked and how, in one line, and a line for each thing to know of it."""
     device = observer.settings.device
     words = {"real": "real", "none": "none", "absent": "phantom (no GPU)"}
     witnesses = observer.witnesses
@@ -29,8 +30,10 @@ def header(settings: Settings, observer: Observer) -> list[str]:
         f"torch {_torch_version()}",
         f"driver {_driver_version()}",
     ]
-    limits = [f"cuda-fork: not observable: {limit}" for limit in limits_of(observer)]
-    return ["cuda-fork: " + ", ".join(parts), *limits]
+    notes = [f"not observable: {limit}" for limit in limits_of(observer)]
+    if device == ABSENT and settings.device.kind is DeviceKind.AUTO and has_kernel_part():
+        notes.insert(0, f"the phantom stands in for the driver: {why_no_driver()}")
+    return [f"cuda-fork: {text}" for text in (", ".join(parts), *notes)]
 
 
 def limits_of(observer: Observer) -> tuple[str, ...]:
@@ -63,7 +66,7 @@ def _torch_version() -> str:
 
 def _driver_version() -> str:
     try:
-        with open(DRIVER_VERSION_FILE, encoding="utf-8", errors="replace") as file:
+        with open(VERSION_FILE, encoding="utf-8", errors="replace") as file:
             words = file.readline().split()
     except OSError:
         return "none"

@@ -1,25 +1,18 @@
-"""The driver that a session sees: the names users give it, and whether a real one is here.
+"""The driver that a session sees, by the names that users give it.
 
 The names are the values of ``--cuda-fork-device``. A phantom's face says what GPUs it shows:
 ``absent``, ``sm_90``, ``sm_90x2``.
 """
 
 import enum
-import os
 import re
 from typing import NamedTuple
+
+from pytest_cudafork.settings.real_driver import has_real_driver, why_no_driver
 
 ABSENT = "absent"
 """The face of a phantom that shows no GPU."""
 MOST_DEVICES = 16
-DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
-REAL_DRIVER_SIGNS = (
-    "/dev/nvidiactl",
-    DRIVER_VERSION_FILE,
-    "/dev/dxg",  # WSL
-    "/dev/nvhost-ctrl",  # Jetson
-)
-"""Files of the kernel side of an NVIDIA driver; one of them is there where a driver is."""
 
 _FACE = r"sm_([1-9][0-9]{1,2})(?:x([1-9][0-9]?))?"  # compiled for the first face
 
@@ -48,11 +41,6 @@ class Face(NamedTuple):
     devices: int
 
 
-def has_real_driver() -> bool:
-    """Whether the kernel side of an NVIDIA driver is here; asks only the file system."""
-    return any(os.path.exists(path) for path in REAL_DRIVER_SIGNS)
-
-
 def resolve(device: Device) -> str:
     """Return "real", "none" or the phantom's face for this machine.
 
@@ -62,8 +50,8 @@ def resolve(device: Device) -> str:
     """
     if device.kind is DeviceKind.REAL and not has_real_driver():
         raise ValueError(
-            f"{DeviceKind.REAL.value}: this machine has no NVIDIA driver (none of "
-            f"{', '.join(REAL_DRIVER_SIGNS)} exists); use auto or phantom"
+            f"{DeviceKind.REAL.value}: no NVIDIA driver can be used here ({why_no_driver()}); use "
+            "auto or phantom"
         )
     if device.kind is DeviceKind.NONE:
         return DeviceKind.NONE.value

@@ -28,7 +28,8 @@ from pytest_cudafork.capture.interface.backend import (
 from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.compat.torch_graphs import is_in_bad_fork, visible_gpus
 from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
-from pytest_cudafork.observe.driver.probe import LIBCUDA, Driver, ask_driver
+from pytest_cudafork.observe.driver.probe import Driver, ask_driver
+from pytest_cudafork.settings.real_driver import LIBCUDA
 
 _ERROR_MODES = ("global", "thread_local", "relaxed")
 

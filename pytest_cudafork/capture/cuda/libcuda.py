@@ -10,7 +10,7 @@ import ctypes
 import enum
 from typing import Any, NamedTuple
 
-from pytest_cudafork.observe.driver.probe import LIBCUDA
+from pytest_cudafork.settings.real_driver import LIBCUDA
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _MEMORY_TYPE = 2  # CU_POINTER_ATTRIBUTE_MEMORY_TYPE

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from pytest_cudafork.observe.base.after_import import Required, after_import
-from pytest_cudafork.settings.devices import has_real_driver
+from pytest_cudafork.settings.real_driver import has_real_driver
 
 __all__ = ["FIXTURE", "after_captures_are_possible", "any_asks_for_graphs", "captures_are_possible"]
 

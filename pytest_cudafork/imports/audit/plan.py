@@ -16,8 +16,9 @@ from pytest_cudafork.imports.audit.discover import UnknownPackage, find_modules
 from pytest_cudafork.imports.values.settings import DEFAULT_FACE, AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.process import launch
-from pytest_cudafork.settings.devices import Device, DeviceKind, has_real_driver
+from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.real_driver import has_real_driver
 
 
 def find_all(packages: Sequence[str], exclude: Sequence[str]) -> dict[str, list[FoundModule]]:

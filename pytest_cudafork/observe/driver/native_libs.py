@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
+from pytest_cudafork.settings.real_driver import LIBCUDA, PHANTOM_FOLDER
 
 if TYPE_CHECKING:
     from pytest_cudafork.compat.cpython_layout import Place
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 # Texts, as pathlib would be a fifth of what is imported in a watched program.
 LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native", "lib")
-PHANTOM_DRIVER = os.path.join(LIB, "cuda", "libcuda.so.1")
+PHANTOM_DRIVER = os.path.join(PHANTOM_FOLDER, LIBCUDA)
 PHANTOM_NVML = os.path.join(LIB, "nvml", "libnvidia-ml.so.1")
 INJECTION = os.path.join(LIB, "libcudafork_injection.so")
 

@@ -14,11 +14,11 @@ from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.driver.native_libs import NativeWitness
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.devices import parse_face
+from pytest_cudafork.settings.real_driver import LIBCUDA
 
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-_LIBCUDA = "libcuda.so.1"
 _LIBNVML = "libnvidia-ml.so.1"
 
 
@@ -93,12 +93,12 @@ def variables(face: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 def _driver() -> CDLL:
     """Return our library, loaded so that every later search for libcuda.so.1 ends at it."""
-    mapped = native_libs.mapped(_LIBCUDA)
+    mapped = native_libs.mapped(LIBCUDA)
     if mapped is None:
         return native_libs.load(native_libs.PHANTOM_DRIVER, os.RTLD_GLOBAL | os.RTLD_NOW)
     if not native_libs.is_ours(mapped):
         raise PhantomError(
-            f"A real {_LIBCUDA!r} is mapped in this process already, and the loader gives it to "
+            f"A real {LIBCUDA!r} is mapped in this process already, and the loader gives it to "
             "everybody who asks from now on, so the phantom driver would see nothing. Install the "
             "phantom before anything loads CUDA, or watch the real driver instead."
         )

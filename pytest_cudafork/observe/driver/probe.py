@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from pytest_cudafork.compat import standard_library, torch_internals
 from pytest_cudafork.compat.unpatched import io, os
+from pytest_cudafork.settings.real_driver import LIBCUDA
 
-LIBCUDA = "libcuda.so.1"
 _CUDA_SUCCESS = 0
 _CUDA_ERROR_NOT_INITIALIZED = 3
 _CUDA_ERROR_DEINITIALIZED = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cudafork.settings.devices import has_real_driver
+from pytest_cudafork.settings.real_driver import has_real_driver
 from tests.support.imports import (
     SHOP,
     run_audit,

@@ -163,7 +163,7 @@ def test_a_file_that_is_no_ledger_is_a_usage_error_and_keeps_what_it_holds(
 
 
 def test_the_real_device_without_a_driver_is_a_usage_error(pytester: pytest.Pytester) -> None:
-    from pytest_cudafork.settings.devices import has_real_driver
+    from pytest_cudafork.settings.real_driver import has_real_driver
 
     if has_real_driver():
         pytest.skip("this machine has a driver")
@@ -172,7 +172,7 @@ def test_the_real_device_without_a_driver_is_a_usage_error(pytester: pytest.Pyte
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert_no_crash(result)
     result.stderr.fnmatch_lines(
-        ["ERROR: --cuda-fork-device=real: this machine has no NVIDIA driver (*use auto or phantom"]
+        ["ERROR: --cuda-fork-device=real: no NVIDIA driver can be used here (*use auto or phantom"]
     )
 
 
@@ -209,7 +209,7 @@ def test_torch():
 def test_the_device_is_what_driver_and_torch_see(
     device: str, expected: int | None, pytester: pytest.Pytester
 ) -> None:
-    from pytest_cudafork.settings.devices import has_real_driver
+    from pytest_cudafork.settings.real_driver import has_real_driver
 
     if has_real_driver() and device == "none":
         pytest.skip("this machine has a driver")
@@ -301,3 +301,32 @@ def test_the_native_table_of_pytest_9_is_read_and_a_wrong_type_is_one_clear_line
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert_no_crash(result)
     assert "'cuda_fork_check' expects a string, got bool: True" in result.stderr.str()
+
+
+def test_in_a_container_without_gpus_on_a_machine_with_some_the_phantom_stands_in(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        early="""
+        from pytest_cudafork.settings import real_driver
+        real_driver.VERSION_FILE = __file__
+        real_driver.DEVICE_SIGNS = ("/no/device",)
+        """,
+        test_it="""
+        import ctypes, os
+
+        def test_fork():
+            ctypes.CDLL("libcuda.so.1").cuInit(0)
+            os.fork()
+        """,
+    )
+    result = run_session(pytester, "--cuda-fork-check", "-p", "early")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "cuda-fork: level fork, device phantom (no GPU),*",
+            "cuda-fork: the phantom stands in for the driver: *early.py is there, but no "
+            "libcuda.so.1 is where programs look for it",
+            "*fork refused at test_it.py:5: CUDA was initialized at test_it.py:4*",
+        ]
+    )

@@ -221,9 +221,12 @@ def test_a_device_is_what_it_means_on_this_machine(
     assert resolve_device(device) == resolved
 
 
-def test_the_real_device_without_a_driver_names_the_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_device_without_a_driver_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(devices, "has_real_driver", lambda: False)
-    with pytest.raises(pytest.UsageError, match=r"none of /dev/nvidiactl, .* exists"):
+    monkeypatch.setattr(devices, "why_no_driver", lambda: "half of it is missing")
+    with pytest.raises(pytest.UsageError, match=r"used here \(half of it is missing\); use auto"):
         resolve_device(Device(DeviceKind.REAL))
 
 

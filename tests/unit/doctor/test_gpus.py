@@ -69,7 +69,7 @@ def test_a_capability_that_nvml_keeps_to_itself_is_unknown() -> None:
 def test_a_driver_that_does_not_fit_its_kernel_module_is_a_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpus, "has_real_driver", lambda: True)
+    monkeypatch.setattr(gpus, "why_no_driver", lambda: "")
     (found,) = gpus.examine(gpus.look(FakeNvml("nvmlInit")))
     assert found.level is Level.PROBLEM
     assert "NVML: Driver/library version mismatch" in found.text
@@ -80,6 +80,18 @@ def test_a_driver_without_nvml_makes_counting_a_touch() -> None:
     (found,) = gpus.examine(Machine(True, trouble="NVML: there is none"))
     assert found.level is Level.WARNING
     assert "device_count() initializes CUDA" in found.consequence
+
+
+@pytest.mark.parametrize("failing", ["", "nvmlInit"])
+def test_a_part_of_a_driver_is_a_warning_whatever_nvml_says(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "has_kernel_part", lambda: True)
+    monkeypatch.setattr(gpus, "why_no_driver", lambda: "its library is missing")
+    (found,) = gpus.examine(gpus.look(FakeNvml(failing)))
+    assert found.level is Level.WARNING
+    assert "its library is missing" in found.text
+    assert "'compute'" in found.fix
 
 
 def test_no_driver_is_worth_a_note_and_no_gpu_a_warning() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_cudafork.health import driver
 from pytest_cudafork.observe.driver import native_libs, probe
+from pytest_cudafork.settings.real_driver import LIBCUDA
 
 
 class _Library:
@@ -121,7 +122,7 @@ def test_a_driver_is_looked_for_when_something_was_loaded_and_not_for_each_quest
         asked.look()
         answers = (asked.is_capturing(), asked.broken(), asked.refused_a_capture(), asked.log())
         assert answers == (False, None, False, "")
-        assert looked == [probe.LIBCUDA] * many
+        assert looked == [LIBCUDA] * many
 
 
 def test_what_is_asked_goes_by_the_last_look(

@@ -11,9 +11,9 @@ import pytest
 
 import pytest_cudafork
 from pytest_cudafork import ImportRecord, ImportVerdict, audit
-from pytest_cudafork.settings.devices import has_real_driver
 from pytest_cudafork.settings.import_options import check
 from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.real_driver import has_real_driver
 from tests.support.imports import (
     SHOP,
     SHOP_VERDICTS,

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.capture import choose
+from pytest_cudafork.report import header as header_module
 from pytest_cudafork.report.header import graph_line, header, limits_of
 from pytest_cudafork.settings import Level
+from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.options import Settings
 
 
@@ -138,3 +140,13 @@ def test_graphs_are_told_with_the_reason_for_what_does_not_run(
             patch.delitem(sys.modules, "torch", raising=False)
         told = graph_line(Settings(graphs=asked), items)
     assert told == line
+
+
+def test_a_phantom_beside_a_part_of_a_driver_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header_module, "has_kernel_part", lambda: True)
+    monkeypatch.setattr(header_module, "why_no_driver", lambda: "its library is missing")
+    told = "cuda-fork: the phantom stands in for the driver: its library is missing"
+    assert header(Settings(level=Level.FORK), observer())[1:] == [told]
+    assert header(Settings(level=Level.FORK), observer("real"))[1:] == []
+    asked = Settings(level=Level.FORK, device=Device(DeviceKind.PHANTOM))
+    assert header(asked, observer())[1:] == []

@@ -1,20 +1,12 @@
-"""The names of the driver to see, and the signs of a real one."""
+"""The names of the driver to see."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.settings.devices import (
-    ABSENT,
-    REAL_DRIVER_SIGNS,
-    has_real_driver,
-    parse_device,
-    parse_face,
-)
+from pytest_cudafork.settings.devices import ABSENT, parse_device, parse_face
 
 
 @settings(deadline=None)
@@ -54,14 +46,3 @@ def test_what_is_no_face_is_told_the_rule(face: str) -> None:
 def test_only_the_phantom_takes_a_face() -> None:
     with pytest.raises(ValueError, match="only the phantom takes a GPU"):
         parse_device("real:sm_90")
-
-
-@pytest.mark.parametrize("sign", REAL_DRIVER_SIGNS)
-def test_one_sign_is_enough_for_a_real_driver(sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os.path, "exists", lambda path: path == sign)
-    assert has_real_driver()
-
-
-def test_without_a_sign_there_is_no_real_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os.path, "exists", lambda path: False)
-    assert not has_real_driver()
