@@ -106,25 +106,29 @@ def _dump(pid: int, seconds: float, *options: str) -> tuple[str, str]:
         return "", ""
     command = [program, "dump", *options, "--pid", str(pid)]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=seconds,
-            check=False,
+        # Not by run(), which finds Popen by its name: that may be a test's own by now.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-    except subprocess.TimeoutExpired:
+    except OSError as error:
+        return "", f"py-spy cannot be run: {error}"
+    output = None
+    with process:
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            process.kill()  # where it has not ended
+    if output is None:
         if "--nonblocking" not in options:
             with contextlib.suppress(OSError):  # py-spy was killed while it held the process
                 os.kill(pid, signal.SIGCONT)
         return "", f"py-spy gave no answer within {seconds:g} s"
-    except OSError as error:
-        return "", f"py-spy cannot be run: {error}"
-    text = done.stdout.decode("utf-8", "replace").strip()
-    if done.returncode != 0:
+    text = output.decode("utf-8", "replace").strip()
+    if process.returncode != 0:
         said = " ".join(text.partition("Stack backtrace:")[0].split())[:500]
-        return "", f"py-spy failed with status {done.returncode}: {said}"
+        return "", f"py-spy failed with status {process.returncode}: {said}"
     return text, ""
 
 

@@ -60,6 +60,15 @@ def test_py_spy_is_found_on_the_path_or_not_at_all(
     assert native_stacks.native_stacks(os.getpid()) == ""
 
 
+def test_py_spy_is_started_where_a_test_has_replaced_what_starts_processes(
+    py_spy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _does(py_spy, "echo Thread 1")
+    for name in ("Popen", "run", "call"):
+        monkeypatch.setattr(subprocess, name, None)
+    assert native_stacks.native_stacks(1) == "Thread 1"
+
+
 def test_stacks_end_where_pytest_called_the_test(py_spy: Path) -> None:
     _does(
         py_spy,
