@@ -35,12 +35,10 @@ _STATES = {
 
 def py_spy() -> str | None:
     """Return the path of py-spy: beside this interpreter, else on ``PATH``, else None."""
-    from pytest_cudafork.compat.unpatched import shutil
-
-    beside = os.path.join(os.path.dirname(sys.executable or ""), "py-spy")
-    if os.access(beside, os.X_OK):
-        return beside
-    return shutil.which("py-spy")
+    # Not by which() of shutil: the functions that it calls may be a test's own by now.
+    folders = [os.path.dirname(sys.executable or ""), *os.get_exec_path()]
+    programs = (os.path.join(folder, "py-spy") for folder in folders)
+    return next((program for program in programs if os.access(program, os.X_OK)), None)
 
 
 def native_stacks(pid: int, seconds: float = PY_SPY_SECONDS) -> str:
