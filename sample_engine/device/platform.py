@@ -32,6 +32,7 @@ __all__ = [
 
 _VISIBLE_ENV = "CUDA_VISIBLE_DEVICES"
 _PROC = "/proc/driver/nvidia/gpus"
+_DEVICE_FILE = "/dev/nvidiactl"
 _SMI_SECONDS = 20
 _Fact = TypeVar("_Fact")
 _SMI_FIELDS = ("index", "uuid", "name", "compute_cap", "memory.total")
@@ -300,6 +301,8 @@ def _ask_proc() -> list[Gpu]:
         addresses = sorted(os.listdir(_PROC))
     except OSError:
         raise _NotHere(f"there is no {_PROC}: no NVIDIA kernel module is loaded") from None
+    if not os.path.exists(_DEVICE_FILE):  # a container shows what its machine has
+        raise _NotHere(f"{_PROC} is there, but no {_DEVICE_FILE}: this container was given no GPU")
     found = []
     for number, address in enumerate(addresses):
         facts: dict[str, str] = {}

@@ -110,6 +110,8 @@ class CudaTensors(Places):
             undo.set(*BOOTSTRAP, begin)
             undo.set(*GROUPING, self._by_place(getattr(*GROUPING)))
             undo.set(torch.cuda, PLACE, KNOWN.index_of)
+            # Else an RNN lets it put its weights together, in memory that is no GPU's here.
+            undo.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
             for module, name in _FROM_HOST:
                 undo.set(module, name, self._from_host(getattr(module, name)))
             for name in OPTIMIZER_CHECKS:

@@ -284,6 +284,9 @@ def test_the_last_resort_are_the_files_of_the_kernel_module(
         if text is not None:
             (tmp_path / "gpus" / address / "information").write_text(text)
     monkeypatch.setattr(platform, "_PROC", str(tmp_path / "gpus"))
+    monkeypatch.setattr(platform, "_DEVICE_FILE", str(tmp_path / "nvidiactl"))
+    assert "but no " in platform.visible_gpus().why_none  # a container without GPUs
+    (tmp_path / "nvidiactl").touch()
     found = platform.visible_gpus()
     assert found.source == "/proc"
     assert [gpu.uuid for gpu in found.devices] == [

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from pytest_cudafork.capture.choose import why_no_gpu
 from tests.support.sessions import assert_no_crash, needs_torch, outcomes, run_session
 
 pytestmark = needs_torch
@@ -69,8 +70,8 @@ def test_a_marked_test_runs_once_with_each_backend(pytester: pytest.Pytester) ->
     }
     result.stdout.fnmatch_lines_random(
         [
-            "graphs: software; cuda skipped (no GPU: /dev/nvidiactl is not there)",
-            "*SKIPPED*the cuda graph cannot be used here: no GPU: /dev/nvidiactl is not there",
+            f"graphs: software; cuda skipped ({why_no_gpu()})",
+            f"*SKIPPED*the cuda graph cannot be used here: {why_no_gpu()}",
             "*test_wrong: @pytest.mark.graph_capture(backends=*cud*one or both of software, cuda",
         ]
     )

@@ -18,6 +18,13 @@ T4 = Gpu(1, "GPU-b", "Tesla T4")
 TWO = Machine(True, "580.65.06", (13, 0), ((H200, (9, 0)), (T4, (7, 5))))
 
 
+@pytest.fixture(autouse=True)
+def whole_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine have all of a driver."""
+    monkeypatch.setattr(gpus, "has_kernel_part", lambda: True)
+    monkeypatch.setattr(gpus, "why_no_driver", lambda: "")
+
+
 class FakeNvml:
     """Stands for pynvml on a machine with one GPU."""
 
@@ -69,7 +76,6 @@ def test_a_capability_that_nvml_keeps_to_itself_is_unknown() -> None:
 def test_a_driver_that_does_not_fit_its_kernel_module_is_a_problem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpus, "why_no_driver", lambda: "")
     (found,) = gpus.examine(gpus.look(FakeNvml("nvmlInit")))
     assert found.level is Level.PROBLEM
     assert "NVML: Driver/library version mismatch" in found.text

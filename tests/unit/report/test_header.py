@@ -35,6 +35,12 @@ def parts(device: str = "absent") -> dict[str, str]:
     return dict(part.split(" ", 1) for part in line.removeprefix("cuda-fork: ").split(", "))
 
 
+@pytest.fixture(autouse=True)
+def nothing_of_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine have none, nor a part of it."""
+    monkeypatch.setattr(header_module, "has_kernel_part", lambda: False)
+
+
 @pytest.mark.parametrize(
     ("device", "words"),
     [

@@ -226,9 +226,12 @@ def test_what_lies_on_a_gpu_is_no_array() -> None:
         there.numpy()
 
 
-@pytest.mark.filterwarnings("ignore:PyTorch was compiled without")
-@pytest.mark.usefixtures("mode")
-def test_sequences_that_are_packed_have_their_lengths_on_the_host() -> None:
+@pytest.mark.usefixtures("everywhere")
+@pytest.mark.parametrize("cudnn", [False, True])  # a build of torch with CUDA has it
+def test_sequences_that_are_packed_have_their_lengths_on_the_host(
+    cudnn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch._C, "_has_cudnn", cudnn)
     x, gru = torch.ones(2, 3, 4, device="cuda"), torch.nn.GRU(4, 4, batch_first=True).to("cuda")
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
     assert (packed.data.device, packed.batch_sizes.device) == (GPU, CPU)
