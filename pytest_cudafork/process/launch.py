@@ -206,7 +206,7 @@ def fork_steps(
             undo.callback(_abandon, pid, pair.cookie)  # a signal that was held back may raise
             with contextlib.suppress(OSError):  # the child may have done it, or be gone
                 os.setpgid(pid, pid)
-        running = pair.running(pid, lambda: _wait(pid))
+        running = pair.running(pid, lambda: reap(pid))
         undo.pop_all()
         return running
 
@@ -216,7 +216,7 @@ def _abandon(pid: int, cookie: bytes) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGKILL)
     leftovers.end({cookie: pid})
-    _wait(pid)
+    reap(pid)
 
 
 def _lead_nowhere(fds: Iterable[int]) -> None:
@@ -227,7 +227,7 @@ def _lead_nowhere(fds: Iterable[int]) -> None:
     os.close(nowhere)
 
 
-def _wait(pid: int) -> int | None:
+def reap(pid: int) -> int | None:
     """Reap a child of this process; None if somebody else has reaped it, and knows how it ended."""
     try:
         _, status = os.waitpid(pid, 0)
@@ -238,7 +238,7 @@ def _wait(pid: int) -> int | None:
 
 def wait_for_program(process: subprocess.Popen[bytes]) -> int | None:
     """Reap a program; ``Popen.wait`` takes one that others have reaped for one that ended well."""
-    exitcode = _wait(process.pid)
+    exitcode = reap(process.pid)
     process.returncode = exitcode or 0
     return exitcode
 
@@ -259,7 +259,7 @@ def has_ended(process: subprocess.Popen[bytes], seconds: float = 0.0) -> bool:
         if end is not None:
             exited = end.si_code == os.CLD_EXITED
             process.returncode = end.si_status if exited else -end.si_status
-            _wait(process.pid)
+            reap(process.pid)
             break
         left = deadline - time.monotonic()
         if left <= 0:

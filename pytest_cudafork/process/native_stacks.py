@@ -9,8 +9,8 @@ import json
 import sys
 from typing import Any, NamedTuple
 
-from pytest_cudafork.compat.unpatched import contextlib, io, os, signal, subprocess
-from pytest_cudafork.process import exit_status
+from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, time
+from pytest_cudafork.process import exit_status, launch
 from pytest_cudafork.process.descendants import process_state
 
 PY_SPY_SECONDS = 10.0
@@ -102,32 +102,61 @@ def _dump(pid: int, seconds: float, *options: str) -> tuple[str, str]:
     program = py_spy()
     if program is None:
         return "", ""
-    command = [program, "dump", *options, "--pid", str(pid)]
     try:
-        # Not by run(), which finds Popen by its name: that may be a test's own by now.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        status, output = _run([program, "dump", *options, "--pid", str(pid)], seconds)
     except OSError as error:
         return "", f"py-spy cannot be run: {error}"
-    output = None
-    with process:
-        try:
-            output, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            process.kill()  # where it has not ended
-    if output is None:
+    if status is None:
         if "--nonblocking" not in options:
             with contextlib.suppress(OSError):  # py-spy was killed while it held the process
                 os.kill(pid, signal.SIGCONT)
         return "", f"py-spy gave no answer within {seconds:g} s"
     text = output.decode("utf-8", "replace").strip()
-    if process.returncode != 0:
+    if status != 0:
         said = " ".join(text.partition("Stack backtrace:")[0].split())[:500]
-        return "", f"py-spy failed with status {process.returncode}: {said}"
+        return "", f"py-spy failed with status {status}: {said}"
     return text, ""
+
+
+def _run(command: list[str], seconds: float) -> tuple[int | None, bytes]:
+    """Run a program; its exit status, None where it was killed as its time was up, and its output.
+
+    Not by ``subprocess``: the functions that this calls may be a test's own by now.
+
+    Raises:
+        OSError: It cannot be started.
+
+    """
+    until = time.monotonic() + seconds
+    ours, theirs = os.pipe()
+    places = (
+        (os.POSIX_SPAWN_DUP2, theirs, 1),
+        (os.POSIX_SPAWN_DUP2, theirs, 2),
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+    )
+    try:
+        try:
+            pid = os.posix_spawn(command[0], command, os.environ, file_actions=places)
+        finally:
+            os.close(theirs)
+        output = b""
+        while data := _read_until(until, ours):
+            output += data
+    finally:
+        os.close(ours)
+    if data is None:
+        os.kill(pid, signal.SIGKILL)
+        launch.reap(pid)
+        return None, output
+    return launch.reap(pid) or 0, output  # 0, too, where somebody else has reaped it
+
+
+def _read_until(until: float, fd: int) -> bytes | None:
+    """Read what a pipe has next, b"" at its end; None: nothing came in time."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    left = until - time.monotonic()
+    return os.read(fd, 1 << 16) if left > 0 and poller.poll(left * 1000) else None
 
 
 def _without_machinery(text: str) -> str:

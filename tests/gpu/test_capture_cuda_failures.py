@@ -302,8 +302,8 @@ def test_memory_from_another_stream_that_the_graph_uses_is_outside_its_pool(
     import torch
 
     x, other = torch.ones(1 << 20, device="cuda"), torch.cuda.Stream()
-    with torch.cuda.stream(other):
-        torch.empty(1 << 20, device="cuda")  # the allocator keeps it: no cudaMalloc below
+    with torch.cuda.stream(other):  # the allocator keeps the rest of its piece: no cudaMalloc below
+        held = torch.empty(1 << 20, device="cuda")
 
     def fn() -> Any:
         with torch.cuda.stream(other):
@@ -313,6 +313,7 @@ def test_memory_from_another_stream_that_the_graph_uses_is_outside_its_pool(
     graph = backend.capture(fn)
     assert [finding.check for finding in graph.findings] == ["outside-pool"]
     assert graph.findings[0].where.endswith(f":{fn.__code__.co_firstlineno + 2}")
+    del held
 
 
 def test_a_freed_input_is_named_before_the_replay_reads_it(backend: CudaBackend) -> None:

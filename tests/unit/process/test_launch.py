@@ -249,7 +249,7 @@ def test_how_one_ended_that_somebody_else_has_reaped_is_not_known() -> None:
     if pid == 0:
         os._exit(3)
     os.waitpid(pid, 0)
-    assert launch._wait(pid) is None
+    assert launch.reap(pid) is None
     with subprocess.Popen(["true"]) as process:
         os.waitpid(process.pid, 0)
         assert launch.wait_for_program(process) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -64,8 +65,9 @@ def test_py_spy_is_started_where_a_test_has_replaced_what_starts_processes(
     py_spy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _does(py_spy, "echo Thread 1")
-    for name in ("Popen", "run", "call"):
-        monkeypatch.setattr(subprocess, name, None)
+    for owner, names in ((subprocess, ("Popen", "run")), (os, ("access", "pipe")), (io, ("open",))):
+        for name in names:
+            monkeypatch.setattr(owner, name, None)
     assert native_stacks.native_stacks(1) == "Thread 1"
 
 
