@@ -31,6 +31,13 @@ class Copy(NamedTuple):
 
 REFUSED = None
 
+
+def put(tensor: Any, key: Any, value: Any) -> Any:
+    """Assign, and return what was assigned to."""
+    tensor[key] = value
+    return tensor
+
+
 COPIES: Mapping[str, Copy] = {
     "copy_ from pinned": Copy(lambda at: at.there.copy_(at.pinned), REFUSED),
     "copy_ from pinned, not waited for": Copy(
@@ -138,6 +145,20 @@ COPIES: Mapping[str, Copy] = {
     "an index of the host": Copy(lambda at: at.there[torch.tensor([1, 0])], REFUSED),
     "a mask of the host": Copy(lambda at: at.there[at.plain > 1], [10.0, 10.0, 10.0, 10.0]),
     "type_as": Copy(lambda at: at.plain.type_as(at.there), REFUSED),
+    "masked_fill by a number of the device": Copy(
+        lambda at: at.there.masked_fill(at.there > 5, at.there.sum()), REFUSED
+    ),
+    "masked_fill by a number of the host": Copy(
+        lambda at: at.there.masked_fill(at.there > 5, at.plain[0]), [3.0, 3.0, 3.0, 3.0]
+    ),
+    "a number of the host to a mask of the device": Copy(
+        lambda at: put(at.there, at.there > 5, at.plain[0]), [3.0, 3.0, 3.0, 3.0]
+    ),
+    "a number of the host to places of the device": Copy(
+        lambda at: put(at.there, at.there.long() - 1, at.plain[0]), REFUSED
+    ),
+    "a number to a mask of the host": Copy(lambda at: put(at.there, at.plain > 1, 5.0), REFUSED),
+    "a bound of the host": Copy(lambda at: torch.clamp(at.there, min=at.plain.sum()), REFUSED),
 }
 
 UNLIKE_CUDA = {"a mask of the host"}

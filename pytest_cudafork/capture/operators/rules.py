@@ -100,7 +100,7 @@ def _filled_from_device(
     args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]
 ) -> bool:
     """Whether the value that fills is a tensor of the device, whose number is asked for."""
-    given = kwargs.get("value", args[3] if len(args) > 3 else None)
+    given = kwargs.get("value", args[-1])
     return isinstance(given, Tensor) and not on_host(given)
 
 
@@ -188,6 +188,8 @@ RULES: Mapping[str, Rule] = {
     "normal_functional": Rule(on_values=_deviations_on_device, waits=True),
     "index_fill": _FILLED_FROM_DEVICE,
     "index_fill_": _FILLED_FROM_DEVICE,
+    "masked_fill": _FILLED_FROM_DEVICE,
+    "masked_fill_": _FILLED_FROM_DEVICE,
     "isin": Rule(on_values=_sorted_to_be_found, waits=True),
     "searchsorted": Rule(on_values=_with_a_sorter, waits=True),
     "segment_reduce": Rule(on_values=_with_checked_lengths, waits=True),

@@ -16,6 +16,8 @@ __all__ = ["check_assignment", "check_copies", "check_copy", "check_in_place", "
 
 __tracebackhide__ = of_refusals
 
+_MASKS = (torch.bool, torch.uint8)
+
 
 def check_copy(
     call: str,
@@ -67,15 +69,20 @@ def check_copies(targets: Any, sources: Any, non_blocking: bool = False) -> None
 def check_assignment(tensor: Tensor, key: Any, value: Any) -> None:
     """Refuse, within a capture, ``tensor[key] = value`` where it copies between host and device.
 
-    Such a copy is waited for. A single number of the host at places that tensors name is left to
-    torch, which takes it by value for a mask.
+    Such a copy is waited for; so is one of a mask of the host. A single number of the host is taken
+    by value where a mask of the device says where it goes.
     """
+    masks = tensors_within(key)
+    if any(each.dtype in _MASKS and KNOWN.lies_on_host(each) for each in masks):
+        mode = current_capture()
+        if mode is not None:
+            mode.refusals.host_data("a mask that lies on the host, in an assignment,")
     if not isinstance(value, Tensor):
         return
     before, after = KNOWN.index_of(value), KNOWN.index_of(tensor)
     if (before is None) is (after is None):
         return
-    if before is None and not value.dim() and tensors_within(key):
+    if before is None and not value.dim() and masks and all(e.dtype in _MASKS for e in masks):
         return
     check_copy("an assignment", value, tensor, to_host=after is None, waits=True)
 
@@ -96,7 +103,7 @@ def refuse_index(index: Any) -> None:
     if mode is None:
         return
     for each in tensors_within(index):
-        places = each.dim() and each.dtype not in (torch.bool, torch.uint8)
+        places = each.dim() and each.dtype not in _MASKS
         if places and KNOWN.lies_on_host(each):
             mode.refusals.host_data("an index that lies on the host")
 

@@ -35,7 +35,7 @@ _TOGETHER = frozenset(
 def check_places(function: Any, tensors: Iterable[Tensor], index: int) -> None:
     """Raise what torch raises where a tensor of the host is among those of a GPU.
 
-    A single number may lie on the host.
+    A single number may lie on the host, but for a bound of ``clamp``.
 
     Raises:
         RuntimeError: it is no such number.
@@ -44,7 +44,8 @@ def check_places(function: Any, tensors: Iterable[Tensor], index: int) -> None:
     name = getattr(function, "__name__", "")
     if name not in _TOGETHER:
         return
-    if any(each.dim() and KNOWN.lies_on_host(each) for each in tensors):
+    bound = name.strip("_") == "clamp"
+    if any((each.dim() or bound) and KNOWN.lies_on_host(each) for each in tensors):
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"cuda:{index} and cpu! (in {name.strip('_')})"

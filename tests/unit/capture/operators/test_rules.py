@@ -101,6 +101,9 @@ def test_numbers_that_decide_on_the_device_are_waited_for() -> None:
     assert waits("index_fill", ROWS, 0, ROWS, number)
     assert waits("index_fill_", ROWS, 0, ROWS, value=number)
     assert not waits("index_fill", ROWS, 0, ROWS, 3)
+    assert waits("masked_fill", ROWS, ROWS, number)
+    assert waits("masked_fill_", ROWS, ROWS, value=number)
+    assert not waits("masked_fill", ROWS, ROWS, 3)
 
 
 def test_many_elements_are_sorted_to_be_found() -> None:

@@ -27,6 +27,8 @@ def mode() -> Iterator[CudaTensors]:
         lambda there, host: there + host,
         lambda there, host: host * there,
         lambda there, host: there.add_(host),
+        lambda there, host: torch.clamp(there, min=host[0]),
+        lambda there, host: there.clamp_(max=host.sum()),
         lambda there, host: there.__iadd__(host),
         lambda there, host: torch.matmul(there, host),
         lambda there, host: there == host,
