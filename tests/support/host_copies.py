@@ -161,9 +161,6 @@ COPIES: Mapping[str, Copy] = {
     "a bound of the host": Copy(lambda at: torch.clamp(at.there, min=at.plain.sum()), REFUSED),
 }
 
-UNLIKE_CUDA = {"a mask of the host"}
-"""What the software graph refuses, as it does not see that such a mask lies on the host."""
-
 
 def answer(call: Callable[[Places], Any], capture: Callable[[Any], Any], made: Any) -> Any:
     """Capture a call, replay it, and return what it gave; ``REFUSED`` where it is not taken."""

@@ -32,6 +32,7 @@ from pytest_cudafork.capture.stand_ins.host_copies import (
     check_copies,
     check_copy,
     check_in_place,
+    is_host_mask,
     refuse_index,
 )
 from pytest_cudafork.capture.stand_ins.mixed_places import check_places
@@ -155,6 +156,8 @@ class CudaTensors(Places):
             kwargs["device"] = torch.device("cpu") if device.type == "cuda" else device
         elif index is not None and _plain(func) in _INDEXING:
             refuse_index(args[1])
+            if _plain(func) is _INDEXING[0]:
+                args = (args[0], self._without_masks(args[1]))
         if index is not None and asked is None:
             if _plain(func) is _INDEXING[1]:
                 check_assignment(*args)
@@ -267,6 +270,23 @@ class CudaTensors(Places):
             result = function(*args, **kwargs)
         KNOWN.note_hosts(result)
         return result
+
+    def _without_masks(self, key: Any) -> Any:
+        """Return an index in which places stand for masks of the host, which a graph keeps."""
+        mode, parts = current_capture(), key if isinstance(key, tuple) else (key,)
+        masks = [each for each in parts if isinstance(each, Tensor) and is_host_mask(each)]
+        if mode is None or not masks:
+            return key
+        found: list[Any] = []
+        for each in parts:
+            if any(each is mask for mask in masks):
+                places = self._on_host(torch.nonzero, each, as_tuple=True)
+                for place in places:
+                    mode.recorder.memories.of(place).keep = storage_of(place)
+                found += places
+            else:
+                found.append(each)
+        return tuple(found)
 
     def _from_host(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return a function that makes tensors of memory of the host, past the mode."""

@@ -12,7 +12,14 @@ from pytest_cudafork.capture.interface.seen import watch_in_force
 from pytest_cudafork.capture.stand_ins.storages import KNOWN, tensors_within
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 
-__all__ = ["check_assignment", "check_copies", "check_copy", "check_in_place", "refuse_index"]
+__all__ = [
+    "check_assignment",
+    "check_copies",
+    "check_copy",
+    "check_in_place",
+    "is_host_mask",
+    "refuse_index",
+]
 
 __tracebackhide__ = of_refusals
 
@@ -73,7 +80,7 @@ def check_assignment(tensor: Tensor, key: Any, value: Any) -> None:
     by value where a mask of the device says where it goes.
     """
     masks = tensors_within(key)
-    if any(each.dtype in _MASKS and KNOWN.lies_on_host(each) for each in masks):
+    if any(map(is_host_mask, masks)):
         mode = current_capture()
         if mode is not None:
             mode.refusals.host_data("a mask that lies on the host, in an assignment,")
@@ -97,8 +104,13 @@ def check_in_place(function: Any, args: Any) -> None:
         mode.refusals.sync(f"{name}, of a tensor on the host by one on the device,")
 
 
+def is_host_mask(tensor: Tensor) -> bool:
+    """Whether a mask lies on the host, which knows then how many places it names."""
+    return tensor.dtype in _MASKS and bool(KNOWN.lies_on_host(tensor))
+
+
 def refuse_index(index: Any) -> None:
-    """Refuse, within a capture, places that lie on the host; a capture refuses masks by itself."""
+    """Refuse, within a capture, places that lie on the host."""
     mode = current_capture()
     if mode is None:
         return
