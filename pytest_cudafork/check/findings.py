@@ -63,18 +63,13 @@ class Finding(NamedTuple):
             frame = Touch.from_record(self.record).culprit
         return (frame.filename, frame.lineno) if frame is not None else None
 
-    def cause(self, history: History | None) -> Touch | None:
-        """The touch that it comes from; None if nobody saw it.
-
-        ``history`` is the ledger, which a touch that is itself the error does without.
-        """
+    def cause(self, history: History) -> Touch | None:
+        """The touch that it comes from; None if nobody saw it."""
         from pytest_cudafork.observe.story.images import moment_of
         from pytest_cudafork.observe.story.touch import Touch
 
         if self.error is CudaTouchError:
             return Touch.from_record(self.record)
-        if history is None:
-            return None
         if self.error is CudaForkError:
             return history.initializer(int(self.record["pid"]), moment_of(self.record))
         return history.poisoner(Touch.from_record(self.record))

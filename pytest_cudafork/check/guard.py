@@ -16,17 +16,19 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.base.hooking import Around, hook
-from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import stack_of
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Verdict
 from pytest_cudafork.settings import environment
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.story.stories import History
 
 DEFAULT_ALLOW = ("torch.utils.data",)
 """Modules whose forks are watched and not refused, also while CUDA is initialized."""
@@ -62,7 +64,7 @@ class Watched(Protocol):
     ) -> str:
         """Write the fork into the ledger and remember it for the child; return its id."""
 
-    def records(self) -> list[Record]:
+    def history(self) -> History:
         """The ledger so far."""
 
 
@@ -196,11 +198,11 @@ class Rules(NamedTuple):
 
 
 def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | None) -> str:
-    from pytest_cudafork.observe.story.stories import History, Within, fork_story
+    from pytest_cudafork.observe.story.stories import Within, fork_story
     from pytest_cudafork.observe.story.touch import frames_from
 
     return fork_story(
-        History(observer.records()),
+        observer.history(),
         os.getpid(),
         api,
         frames_from(stack_of(frame)),

@@ -305,3 +305,22 @@ def test_no_ledger_is_too_odd_to_be_told(records: list[dict[str, Any]]) -> None:
         assert poison_story(history, one)
         assert touch_story(one)
         assert fork_story(history, one.pid, "os.fork", one.frames, why="why")
+
+
+@given(st.integers(0, len(EXECS)), st.sampled_from([FAMILY, EXECS]))
+def test_a_history_that_has_grown_is_as_one_that_is_made_at_once(
+    first: int, records: list[dict[str, Any]]
+) -> None:
+    grown = History(records[:first])
+    for pid in (PARENT, CHILD, GRANDCHILD):
+        grown.initializer(pid)
+    for record in records[first:]:
+        grown.add([record])
+    whole = History(records)
+    assert (grown.records, grown.touches) == (whole.records, whole.touches)
+    for pid in (PARENT, CHILD, GRANDCHILD):
+        assert grown.ancestors(pid) == whole.ancestors(pid)
+        assert grown.initializer(pid) == whole.initializer(pid)
+        assert grown.fork_of(pid) == whole.fork_of(pid)
+    for touched in whole.touches:
+        assert grown.poisoner(touched) == whole.poisoner(touched)
