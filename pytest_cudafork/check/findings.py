@@ -103,6 +103,7 @@ class Finding(NamedTuple):
         from pytest_cudafork.observe.story.touch import Touch, frames_from
 
         if self.error is CudaForkError:
+            test, phase = str(self.record.get("test", "")), str(self.record.get("phase", ""))
             return fork_story(
                 history,
                 int(self.record["pid"]),
@@ -113,7 +114,8 @@ class Finding(NamedTuple):
                 fork_id="" if raised else self.id,
                 told_at=told_at,
                 refused=not self._unguarded,
-                within=Within.of(self.nodeid, str(self.record.get("phase", ""))),
+                within=Within.of(self.nodeid, phase),
+                during=plain(test or phase),
                 moment=moment_of(self.record),
             )
         touch = Touch.from_record(self.record)

@@ -201,6 +201,7 @@ def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | Non
     from pytest_cudafork.observe.story.stories import Within, fork_story
     from pytest_cudafork.observe.story.touch import frames_from
 
+    test, phase = environment.value(environment.TEST), environment.value(environment.PHASE)
     return fork_story(
         observer.history(),
         os.getpid(),
@@ -208,7 +209,8 @@ def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | Non
         frames_from(stack_of(frame)),
         why=state.why,
         simulated=observer.simulated,
-        within=Within.of(environment.value(environment.TEST), environment.value(environment.PHASE)),
+        within=Within.of(test, phase),
+        during=test or phase,
     )
 
 

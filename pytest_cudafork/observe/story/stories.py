@@ -19,6 +19,7 @@ from pytest_cudafork.observe.story.words import (
     headline,
     indent,
     initialized_at,
+    nobodys_line,
     place_of,
     short_path,
     touch_lines,
@@ -205,6 +206,7 @@ def fork_story(
     told_at: str = "",
     refused: bool = True,
     within: Within = Within.TEST,
+    during: str = "",
     moment: float = NOW,
 ) -> str:
     """Tell why a fork is refused: who initialized, who forks, who touched afterwards.
@@ -221,6 +223,7 @@ def fork_story(
         told_at: the test at which the touch has been told in full; "" tells it in full here.
         refused: whether it was; else it was made past the guard.
         within: what it was made in.
+        during: the test and phase, or what else the session did.
         moment: when that was, as the ledger's ``t``.
 
     """
@@ -228,6 +231,9 @@ def fork_story(
     what = "fork refused" if refused else "fork past the guard"
     top = f"{what} at {place_of(frames)}: {initialized_at(first)}"
     forks_at = ["", f"{api} was called by", *indent([fork_line(frames)])]
+    nobodys = nobodys_line(frames)
+    if nobodys:
+        forks_at.extend(indent([*nobodys, *([f"in {during}"] if during else [])]))
     end = [
         *([] if refused else _UNGUARDED),
         *_swallowed_lines(history, fork_id, within),

@@ -97,6 +97,7 @@ def touch_lines(touch: Touch, *, advice: bool = True, own: str = "") -> list[str
         source = source_line(culprit.filename, culprit.lineno)
         if source:
             lines.append(f"    > {source}")
+        lines.extend(indent(nobodys_line(touch.frames), "  "))
     lines.append(f"  {_entry(touch)} in {when_of(touch)}")
     lines.extend(_calls(touch))
     lines.extend(_callers(touch))
@@ -160,6 +161,17 @@ def fork_line(frames: Sequence[Frame]) -> str:
         return "unknown code"
     source = source_line(culprit.filename, culprit.lineno)
     return f"{location(culprit)} in {culprit.name}" + (f"\n    > {source}" if source else "")
+
+
+def nobodys_line(frames: Sequence[Frame]) -> list[str]:
+    """Say of a stack that it has no line to change, if the culprit is one of pytest's own."""
+    culprit = culprit_of(frames)
+    if culprit is None or culprit.package not in MACHINERY:
+        return []
+    return [
+        "no line of yours is in the stack: pytest calls a function that was registered with it (a "
+        "finalizer, a fixture, a hook), and that has no line in Python"
+    ]
 
 
 def indent(lines: Iterable[str], by: str = "    ") -> list[str]:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from tests.support.sessions import counts, failure, line_of, module, outcomes, run_session
+from tests.support.sessions import (
+    TIME_LIMIT,
+    counts,
+    failure,
+    line_of,
+    module,
+    outcomes,
+    run_session,
+)
 
 KEPT = """
 import os
@@ -114,3 +124,34 @@ def test_stories_say_what_is_so(pytester: pytest.Pytester, monkeypatch: pytest.M
     numbers = counts(result)
     assert numbers["forks past the guard"] == 2
     assert numbers["forks allowed while initialized"] == 1
+
+
+BY_PYTEST_ALONE = """
+@pytest.fixture
+def touched():
+    touch()
+
+def test_finalizer(touched, request):
+    request.addfinalizer(os.fork)
+"""
+RUN_TESTS = """
+import sys
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def test_a_fork_that_pytest_alone_has_made_is_blamed_on_nobody_and_says_when(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(test_it=module(BY_PYTEST_ALONE), run_tests=RUN_TESTS)
+    options = ("-p", "pytest_cudafork.plugin", "--cuda-fork-check", "--cuda-fork-device=phantom")
+    result = pytester.run(sys.executable, "run_tests.py", *options, timeout=TIME_LIMIT)
+    story = result.stdout.str()
+    assert "fork refused at _pytest/runner.py:" in story
+    by = story.partition("os.fork was called by")[2].partition("If this fork is right")[0]
+    assert "> fin()" in by
+    assert "no line of yours is in the stack" in by
+    assert "in test_it.py::test_finalizer (teardown)" in by
+    assert "run_tests.py" not in story
