@@ -14,11 +14,8 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import ast, inspect
-from pytest_cudafork.observe.story.scopes import (
-    enclosing_statements,
-    source_line,
-    tree_of,
-)
+from pytest_cudafork.observe.story.scopes import enclosing_statements, tree_of
+from pytest_cudafork.observe.story.source import source_line
 from pytest_cudafork.observe.story.stories import ENDS
 
 _STACK_METHODS = {"enter_context", "enter_async_context", "push", "push_async_exit"}

@@ -230,10 +230,7 @@ def fork_story(
     first = history.initializer(pid, moment)
     what = "fork refused" if refused else "fork past the guard"
     top = f"{what} at {place_of(frames)}: {initialized_at(first)}"
-    forks_at = ["", f"{api} was called by", *indent([fork_line(frames)])]
-    nobodys = nobodys_line(frames)
-    if nobodys:
-        forks_at.extend(indent([*nobodys, *([f"in {during}"] if during else [])]))
+    forks_at = ["", f"{api} was called by", *indent(_forker_lines(frames, during))]
     end = [
         *([] if refused else _UNGUARDED),
         *_swallowed_lines(history, fork_id, within),
@@ -257,6 +254,13 @@ def fork_story(
     else:
         lines.extend(indent(touch_lines(first)))
     return "\n".join([*lines, *forks_at, *_later_lines(history, pid, first, moment), *end])
+
+
+def _forker_lines(frames: Sequence[Frame], during: str) -> list[str]:
+    """The line that forks; where it is pytest's own, when that was says more."""
+    nobodys = nobodys_line(frames)
+    when = [f"in {during}"] if nobodys and during else []
+    return [fork_line(frames), *nobodys, *when]
 
 
 def _later_lines(history: History, pid: int, first: Touch | None, moment: float) -> list[str]:

@@ -8,7 +8,7 @@ from pytest_cudafork.compat.unpatched import os, re
 from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_line_is
 from pytest_cudafork.observe.story.plain_text import plain
-from pytest_cudafork.observe.story.scopes import source_line
+from pytest_cudafork.observe.story.source import source_line
 from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch, culprit_of
 from pytest_cudafork.settings import environment
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 
 import pytest
 
 from tests.support.sessions import (
     TIME_LIMIT,
+    check,
     counts,
     failure,
     line_of,
@@ -155,3 +157,15 @@ def test_a_fork_that_pytest_alone_has_made_is_blamed_on_nobody_and_says_when(
     assert "no line of yours is in the stack" in by
     assert "in test_it.py::test_finalizer (teardown)" in by
     assert "run_tests.py" not in story
+
+
+def test_the_story_shows_lines_of_modules_in_zip_files(pytester: pytest.Pytester) -> None:
+    with zipfile.ZipFile(pytester.path / "lib.zip", "w") as archive:
+        archive.writestr("zipped/__init__.py", "")
+        archive.writestr("zipped/config.py", module("class Config:\n    gpus = touch()\n"))
+    pytester.makeconftest("import sys\nsys.path.insert(0, 'lib.zip')\n")
+    pytester.makepyfile("import os\nimport zipped.config\ndef test_a():\n    os.fork()\n")
+    told = failure(check(pytester, "fork"), "test_a")
+    assert "lib.zip/zipped/config.py:" in told
+    assert "(class body)" in told
+    assert '> gpus = ctypes.CDLL("libcuda.so.1").cuInit(0)' in told
