@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import ModuleType
-from typing import Any
 from zipimport import zipimporter
 
 from pytest_cudafork.compat.unpatched import contextlib, io, linecache, os, re, stat
+from pytest_cudafork.observe.base.hooking import namespace_of
 from pytest_cudafork.observe.story.plain_text import plain
 
 _NO_FILE, _NO_SOURCE = -1.0, -2.0
@@ -16,7 +15,6 @@ _MARK = b"\xef\xbb\xbf"
 """With which a file in UTF-8 may begin."""
 _CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 """The comment with the encoding of a source file, in one of its first two lines (PEP 263)."""
-_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 
 def source_line(filename: str, lineno: int) -> str:
@@ -88,8 +86,7 @@ def _lines_of_compiled(filename: str) -> list[str]:
     """
     last = os.path.basename(filename).removesuffix(".py")
     for module in list(sys.modules.values()):
-        # Past the module's own class: that of a lazy module loads it on any access.
-        names = _NAMESPACE.__get__(module) if issubclass(type(module), ModuleType) else {}
+        names = namespace_of(module)
         name, loader = str(names.get("__name__")), names.get("__loader__")
         if type(loader) is not zipimporter or last not in (name.rpartition(".")[2], "__init__"):
             continue
