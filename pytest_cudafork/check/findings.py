@@ -39,13 +39,11 @@ class Finding(NamedTuple):
     def place(self) -> str:
         """Where it happened, in one line."""
         from pytest_cudafork.observe.story.touch import Touch, frames_from
-        from pytest_cudafork.observe.story.words import fork_line, headline
+        from pytest_cudafork.observe.story.words import fork_place, headline
 
         if self.error is CudaForkError:
             what = "fork past the guard" if self._unguarded else "fork refused"
-            return (
-                f"{what} at " + fork_line(frames_from(self.record.get("stack", ()))).split("\n")[0]
-            )
+            return f"{what} at {fork_place(frames_from(self.record.get('stack', ())))}"
         return headline(Touch.from_record(self.record))
 
     @property

@@ -205,16 +205,16 @@ def _statements_at(
             inner = Scope.CLASS, f"{around}{node.name}"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = Scope.FUNCTION, f"{around}{node.name}"
-        for statements in _bodies(node):
+        for _, statements in _parts(node):
             yield from _statements_at(statements, lineno, inner)
 
 
-def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements in a compound statement."""
+def _parts(node: ast.stmt) -> Iterator[tuple[str, list[ast.stmt]]]:
+    """Yield the lists of statements in a compound statement, each with the name of its part."""
     for part in ("body", "orelse", "finalbody"):
-        yield getattr(node, part, [])
+        yield part, getattr(node, part, [])
     for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        yield handler.body
+        yield "handlers", handler.body
 
 
 def enclosing_statements(tree: ast.Module, lineno: int) -> list[tuple[ast.stmt, str]]:
@@ -229,7 +229,8 @@ def enclosing_statements(tree: ast.Module, lineno: int) -> list[tuple[ast.stmt, 
         node = next((node for node in body if _holds(node, lineno)), None)
         if node is None:
             return around[::-1]
-        part, body = _part_with(node, lineno)
+        with_line = (one for one in _parts(node) if any(_holds(each, lineno) for each in one[1]))
+        part, body = next(with_line, ("", []))
         if part == "body" and isinstance(
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         ):
@@ -241,18 +242,6 @@ def enclosing_statements(tree: ast.Module, lineno: int) -> list[tuple[ast.stmt, 
 def _holds(node: ast.stmt, lineno: int) -> bool:
     start, end = _extent(node)
     return start <= lineno <= end
-
-
-def _part_with(node: ast.stmt, lineno: int) -> tuple[str, list[ast.stmt]]:
-    """The part of a compound statement that holds the line, and the statements there."""
-    for part in ("body", "orelse", "finalbody"):
-        statements: list[ast.stmt] = getattr(node, part, [])
-        if any(_holds(each, lineno) for each in statements):
-            return part, statements
-    for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        if any(_holds(each, lineno) for each in handler.body):
-            return "handlers", handler.body
-    return "", []
 
 
 def _extent(node: ast.stmt) -> tuple[int, int]:

@@ -154,13 +154,17 @@ def _imports(chain: Sequence[Frame]) -> list[str]:
     return lines
 
 
-def fork_line(frames: Sequence[Frame]) -> str:
-    """The line that forks: the innermost frame outside multiprocessing and the like."""
+def fork_place(frames: Sequence[Frame]) -> str:
+    """Where it forks: the innermost frame outside multiprocessing and the like, in one line."""
     culprit = culprit_of(frames)
-    if culprit is None:
-        return "unknown code"
-    source = source_line(culprit.filename, culprit.lineno)
-    return f"{location(culprit)} in {culprit.name}" + (f"\n    > {source}" if source else "")
+    return "unknown code" if culprit is None else f"{location(culprit)} in {culprit.name}"
+
+
+def fork_line(frames: Sequence[Frame]) -> str:
+    """The same, with the source line below it."""
+    culprit = culprit_of(frames)
+    source = "" if culprit is None else source_line(culprit.filename, culprit.lineno)
+    return fork_place(frames) + (f"\n    > {source}" if source else "")
 
 
 def nobodys_line(frames: Sequence[Frame]) -> list[str]:
