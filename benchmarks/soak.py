@@ -304,23 +304,26 @@ def main() -> int:
             )
             for method in methods
         }
-        others = [
-            pool.submit(timed, name, functools.partial(in_a_process, name, turns, options.device))
+        others = {
+            name: pool.submit(
+                timed, name, functools.partial(in_a_process, name, turns, options.device)
+            )
             for name in ("audits", "captures")
             if (turns := getattr(options, name))
-        ]
-    loops, words = [each.result() for each in others], ""
+        }
+    loops, words = {name: each.result() for name, each in others.items()}, ""
     if sessions:
         kept = slope(sessions.pop("none").result().samples)
-        loops = [*(replace(each.result(), off=kept) for each in sessions.values()), *loops]
+        tests = {method: replace(each.result(), off=kept) for method, each in sessions.items()}
+        loops = {**tests, **loops}
         words = f"\n\nA session of pytest keeps {kept:.0f} bytes of each test by itself, taken off."
     if options.captures and options.device == "cuda":
         kept = slope(in_a_process("profiles", options.captures, options.device))
-        loops[-1] = replace(loops[-1], off=kept)
+        loops["captures"] = replace(loops["captures"], off=kept)
         words += f"\n\ntorch's profiler keeps {kept:.0f} bytes of each warm-up, taken off."
-    text, data = report(loops)
+    text, data = report(list(loops.values()))
     publish("soak", "What piles up in long loops", text + words, data, save=options.save)
-    return int(any(complaints(loop) for loop in loops))
+    return int(any(map(complaints, loops.values())))
 
 
 if __name__ == "__main__":

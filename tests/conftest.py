@@ -10,7 +10,13 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.support import interpreters, rewriting, slow_folders
+from tests.support import (
+    interpreter_environment,
+    interpreter_servers,
+    interpreters,
+    rewriting,
+    slow_folders,
+)
 from tests.support.frozen_objects import FrozenObjects
 
 # How long an example takes says how busy the machine is; and on a new one the first text waits for
@@ -30,7 +36,7 @@ hypothesis.settings.load_profile("suite")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take note of the environment before a test changes it; no server is started yet."""
-    interpreters.servers()
+    interpreter_servers.servers()
     rewriting.rewrite_share(config, config.rootpath)
     config.pluginmanager.register(FrozenObjects())
 
@@ -51,7 +57,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_unconfigure() -> None:
     """End the servers of this process."""
-    interpreters.servers().close()
+    interpreter_servers.servers().close()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,9 +77,9 @@ def _environment_for_servers() -> Iterator[None]:
 
     From then on no server could be used: it was started without.
     """
-    before = interpreters.Environment()
+    before = interpreter_environment.Environment()
     yield
-    interpreters.servers().reap_adopted()
+    interpreter_servers.servers().reap_adopted()
     before.restore()
 
 

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from pytest_cudafork.call.exception_parts import dump_parts
+from pytest_cudafork.compat import tracebacks
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, pickle, traceback
 from pytest_cudafork.patch.applying.inherited import apply_inherited
 from pytest_cudafork.process import child
@@ -148,9 +149,7 @@ def _one_line(error: BaseException) -> str:
 def _traceback_text(error: BaseException) -> str:
     """Format the traceback without the frames of this package."""
     here = os.path.dirname(os.path.dirname(__file__))
-    tb = error.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(here):
-        tb = tb.tb_next
+    tb = tracebacks.without_outer(error.__traceback__, lambda filename: filename.startswith(here))
     try:
         return "".join(traceback.format_exception(type(error), error, tb or error.__traceback__))
     except Exception as reason:  # a broken __str__

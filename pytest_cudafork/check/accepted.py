@@ -30,6 +30,9 @@ class Notes(Protocol):
     def records(self) -> list[Record]:
         """The ledger so far."""
 
+    def history(self) -> History:
+        """The same, with the questions that stories ask."""
+
     def note_baseline(self, **fields: object) -> None:
         """Write what the baseline accepts."""
 
@@ -126,26 +129,21 @@ class Acceptance:
         pid = os.getpid()
         if self._forks.get(pid) is None:
             from pytest_cudafork.baseline.entries import FORK
-            from pytest_cudafork.observe.story.stories import History
 
-            touch = History(self._notes.records()).initializer(pid)
+            touch = self._notes.history().initializer(pid)
             self._forks[pid] = self.terms.accept(FORK, touch)
         accepted = self._forks[pid]
         return f"in the baseline: {accepted.words}" if accepted is not None else ""
 
-    def left(self, findings: list[Finding], records: Iterable[Record]) -> list[Finding]:
+    def left(self, findings: list[Finding]) -> list[Finding]:
         """Return the findings that are not accepted, and note those that are."""
         terms = self.terms
         if terms is None or not findings:
             return findings
         left: list[Finding] = []
         accepted: dict[Accepted, list[str]] = {}
-        history: History | None = None
+        history = self._notes.history()
         for found in findings:
-            if history is None and found.error is not CudaTouchError:
-                from pytest_cudafork.observe.story.stories import History
-
-                history = History(records)
             by = terms.accept(kind_of(found), found.cause(history))
             if by is None:
                 left.append(found)

@@ -14,11 +14,9 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import ast, inspect
-from pytest_cudafork.observe.story.scopes import (
-    enclosing_statements,
-    source_line,
-    tree_of,
-)
+from pytest_cudafork.observe.base.stacks import outward
+from pytest_cudafork.observe.story.scopes import enclosing_statements, tree_of
+from pytest_cudafork.observe.story.source import source_line
 from pytest_cudafork.observe.story.stories import ENDS
 
 _STACK_METHODS = {"enter_context", "enter_async_context", "push", "push_async_exit"}
@@ -82,13 +80,9 @@ def may_look() -> bool:
     In Python 3.11 a parse within a parse makes the outer one fail with a ``SystemError``. The outer
     one may be another thread's, which a finalizer has interrupted as well.
     """
-    for innermost in sys._current_frames().values():
-        frame: FrameType | None = innermost
-        while frame is not None:
-            if frame.f_code is ast.parse.__code__:
-                return False
-            frame = frame.f_back
-    return True
+    parse = ast.parse.__code__
+    stacks = map(outward, sys._current_frames().values())
+    return all(frame.f_code is not parse for stack in stacks for frame in stack)
 
 
 def _ended_by(

@@ -39,13 +39,11 @@ class Finding(NamedTuple):
     def place(self) -> str:
         """Where it happened, in one line."""
         from pytest_cudafork.observe.story.touch import Touch, frames_from
-        from pytest_cudafork.observe.story.words import fork_line, headline
+        from pytest_cudafork.observe.story.words import fork_place, headline
 
         if self.error is CudaForkError:
             what = "fork past the guard" if self._unguarded else "fork refused"
-            return (
-                f"{what} at " + fork_line(frames_from(self.record.get("stack", ()))).split("\n")[0]
-            )
+            return f"{what} at {fork_place(frames_from(self.record.get('stack', ())))}"
         return headline(Touch.from_record(self.record))
 
     @property
@@ -63,18 +61,13 @@ class Finding(NamedTuple):
             frame = Touch.from_record(self.record).culprit
         return (frame.filename, frame.lineno) if frame is not None else None
 
-    def cause(self, history: History | None) -> Touch | None:
-        """The touch that it comes from; None if nobody saw it.
-
-        ``history`` is the ledger, which a touch that is itself the error does without.
-        """
+    def cause(self, history: History) -> Touch | None:
+        """The touch that it comes from; None if nobody saw it."""
         from pytest_cudafork.observe.story.images import moment_of
         from pytest_cudafork.observe.story.touch import Touch
 
         if self.error is CudaTouchError:
             return Touch.from_record(self.record)
-        if history is None:
-            return None
         if self.error is CudaForkError:
             return history.initializer(int(self.record["pid"]), moment_of(self.record))
         return history.poisoner(Touch.from_record(self.record))
@@ -108,6 +101,7 @@ class Finding(NamedTuple):
         from pytest_cudafork.observe.story.touch import Touch, frames_from
 
         if self.error is CudaForkError:
+            test, phase = str(self.record.get("test", "")), str(self.record.get("phase", ""))
             return fork_story(
                 history,
                 int(self.record["pid"]),
@@ -118,7 +112,8 @@ class Finding(NamedTuple):
                 fork_id="" if raised else self.id,
                 told_at=told_at,
                 refused=not self._unguarded,
-                within=Within.of(self.nodeid, str(self.record.get("phase", ""))),
+                within=Within.of(self.nodeid, phase),
+                during=plain(test or phase),
                 moment=moment_of(self.record),
             )
         touch = Touch.from_record(self.record)

@@ -15,18 +15,20 @@ import enum
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType, ModuleType
-from typing import Any, NamedTuple, Protocol
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError
-from pytest_cudafork.observe.base.hooking import Around, hook
-from pytest_cudafork.observe.base.records import Record
-from pytest_cudafork.observe.base.stacks import stack_of
+from pytest_cudafork.observe.base.hooking import Around, hook, namespace_of
+from pytest_cudafork.observe.base.stacks import outward, stack_of
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Verdict
 from pytest_cudafork.settings import environment
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.story.stories import History
 
 DEFAULT_ALLOW = ("torch.utils.data",)
 """Modules whose forks are watched and not refused, also while CUDA is initialized."""
@@ -34,7 +36,6 @@ DEFAULT_ALLOW = ("torch.utils.data",)
 _APIS = ("fork", "forkpty")
 _OS = sys.modules["os"]
 """The module itself, of which ``compat.unpatched`` has a copy."""
-_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 
 class ForkDecision(enum.Enum):
@@ -62,7 +63,7 @@ class Watched(Protocol):
     ) -> str:
         """Write the fork into the ledger and remember it for the child; return its id."""
 
-    def records(self) -> list[Record]:
+    def history(self) -> History:
         """The ledger so far."""
 
 
@@ -108,10 +109,7 @@ def _rename(pairs: Sequence[tuple[object, object]]) -> None:
     # Compared by identity: equality runs code of whatever the modules hold.
     new_of = {id(old): new for old, new in pairs}
     for module in list(sys.modules.values()):
-        if not issubclass(type(module), ModuleType):
-            continue
-        # Past the module's own class: that of a lazy module loads it on any access.
-        namespace = _NAMESPACE.__get__(module)
+        namespace = namespace_of(module)
         if new_of.keys().isdisjoint(map(id, list(namespace.values()))):
             continue  # as nearly all do; there are thousands
         for alias, value in list(namespace.items()):
@@ -196,27 +194,28 @@ class Rules(NamedTuple):
 
 
 def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | None) -> str:
-    from pytest_cudafork.observe.story.stories import History, Within, fork_story
+    from pytest_cudafork.observe.story.stories import Within, fork_story
     from pytest_cudafork.observe.story.touch import frames_from
 
+    test, phase = environment.value(environment.TEST), environment.value(environment.PHASE)
     return fork_story(
-        History(observer.records()),
+        observer.history(),
         os.getpid(),
         api,
         frames_from(stack_of(frame)),
         why=state.why,
         simulated=observer.simulated,
-        within=Within.of(environment.value(environment.TEST), environment.value(environment.PHASE)),
+        within=Within.of(test, phase),
+        during=test or phase,
     )
 
 
 def allowed_module(frame: FrameType | None, allow: tuple[str, ...]) -> str:
     """Return the module on the stack that is allowed to fork, or ""."""
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
+    for each in outward(frame):
+        name = each.f_globals.get("__name__", "")
         for prefix in allow:
             # Code run by exec may call its module anything.
             if name == prefix or str(name).startswith(f"{prefix}."):
                 return prefix
-        frame = frame.f_back
     return ""

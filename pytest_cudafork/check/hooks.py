@@ -69,9 +69,8 @@ class CheckHooks:
         self._reader: LedgerReader = observer.ledger.reader()
         self._refusals = refusals or Refusals(observer)
         self._acceptance = acceptance or Acceptance(observer)
-        self._records: list[Record] = []
-        self._new: list[Record] = []
-        """Those of them that were not yet looked at for errors."""
+        self._expected: set[str] = set()
+        """The refused forks whose error was caught by its name."""
         self._reported: set[str] = set()
         self._runs: dict[str, int] = {}
         """How often each test was begun."""
@@ -203,7 +202,7 @@ class CheckHooks:
         own = [e for e in pytest_internals.outcomes_of_unittest(item) if not _is_skip(e)]
         for error in own:
             self._note_shown(error, item.nodeid)
-        if self._new or self._reader.behind():
+        if self._reader.behind():
             found = self._findings_of(item, when)
             if found and own:
                 item.add_report_section(when, SECTION, self._tell(found, item.nodeid))
@@ -219,7 +218,7 @@ class CheckHooks:
 
         A skip they turn into a failure, and so what ``xfail(raises=...)`` expects by its class.
         """
-        self._refusals.settle()
+        self._refusals.settle(passing=error)
         if not _is_skip(error):
             self._note_shown(error, item.nodeid)
         found = self._findings_of(item, when)
@@ -249,8 +248,7 @@ class CheckHooks:
         refusals = list(refusals_shown_with(error))
         if not refusals:
             return
-        self._read()
-        self._telling.shorten(refusals, self._records, nodeid)
+        self._telling.shorten(refusals, self._observer.history(), nodeid)
         self._report(refusal.fork_id for refusal in refusals)
 
     def _findings_of(self, item: pytest.Item, when: str) -> list[Finding]:
@@ -267,20 +265,13 @@ class CheckHooks:
 
     # -- what both use ---------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        new = self._reader.new()
-        self._records.extend(new)
-        self._new.extend(new)
-
     def _new_findings(self) -> list[Finding]:
         """Return the errors among what was written since the last time."""
-        self._read()
-        new, self._new = self._new, []
+        new = self._reader.new()
+        self._expected |= expected_ids(new)
         own = [record for record in new if record.get("owner") == self._observer.owner]
-        expected = expected_ids(self._records)
-        found = find(own, self._level, isolated=self._isolated, expected=expected)
-        fresh = [each for each in found if each.id not in self._reported]
-        return self._acceptance.left(fresh, self._records)
+        found = find(own, self._level, isolated=self._isolated, expected=self._expected)
+        return self._acceptance.left([each for each in found if each.id not in self._reported])
 
     def _error(self, findings: list[Finding], nodeid: str, addition: str = "") -> BaseException:
         return told_error(worst(findings), self._tell(findings, nodeid) + addition)
@@ -288,7 +279,7 @@ class CheckHooks:
     def _tell(self, findings: list[Finding], nodeid: str) -> str:
         """Tell the findings in one text; from here on they are reported."""
         self._report(found.id for found in findings)
-        return self._telling.story(findings, self._records, nodeid)
+        return self._telling.story(findings, self._observer.history(), nodeid)
 
     def _report(self, ids: Iterable[str]) -> None:
         """Take note, for all processes, that errors have been told."""
@@ -311,7 +302,7 @@ class CheckHooks:
         if self._joined:
             return
         records = self._observer.records()
-        self._acceptance.left(self.unreported(records), records)  # and notes what is accepted
+        self._acceptance.left(self.unreported(records))  # and notes what is accepted
         records = self._observer.records()
         if self.unreported(records) or self.lost(records):
             fail_session(session, without_tests=True)
@@ -323,7 +314,10 @@ class CheckHooks:
             return []
         records = self._observer.records()
         left = [found for found in self.unreported(records) if found.id not in self.summarized]
-        return [self._telling.story([found], records, "") for found in left]
+        if not left:
+            return []
+        history = self._observer.history()
+        return [self._telling.story([found], history, "") for found in left]
 
     def lost(self, records: list[Record]) -> tuple[str, ...]:
         """Say, in words, what is missing from the ledger that may have been an error."""

@@ -73,6 +73,8 @@ class RefusedFork(CudaForkError):
         self._put_off = put_off
         self._pid = os.getpid()
         self._caught: Caught | None = None
+        self._looked_at: TracebackType | None = None
+        """That of the last look: an error that goes on gets another."""
 
     def again(self) -> Callable[[str], RefusedFork]:
         """Return what makes another error of the same refusal, which says something at its end.
@@ -88,7 +90,7 @@ class RefusedFork(CudaForkError):
     def settle(self) -> Caught | None:
         """Look where it has ended so far, and note it; None if that cannot be known."""
         traceback = self.__traceback__
-        if traceback is not None:
+        if traceback is not None and traceback is not self._looked_at:
             caught = self._looks.caught_at(traceback, CudaForkError)
             if caught != self._caught:
                 self._caught = caught
@@ -96,12 +98,15 @@ class RefusedFork(CudaForkError):
                 self.fate.ended_thread = caught.function.endswith("_bootstrap_inner")
                 printed = {"printed": file_of_stderr()} if _is_printed(caught) else {}
                 self._notes.note_caught(self.fork_id, **caught._asdict(), **printed)
+            self._looked_at = traceback
         return self._caught
 
     def with_traceback(self, traceback: TracebackType | None, /) -> RefusedFork:
-        """Let it be taken for a look at first, as unittest's ``assertRaises`` leaves none."""
-        with contextlib.suppress(Exception):
-            self.settle()
+        """Let another be taken for a look at first, as unittest's ``assertRaises`` leaves none."""
+        if traceback is not self.__traceback__:
+            with contextlib.suppress(Exception):
+                self.settle()
+            self._looked_at = None
         super().with_traceback(traceback)
         return self
 

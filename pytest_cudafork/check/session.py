@@ -134,12 +134,7 @@ def _is_elsewhere(config: pytest.Config) -> bool:
 
 def _in_session() -> bool:
     """Whether a session runs already: the configuration of a worker is made before its own."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_globals.get("__name__") == "_pytest.main":
-            return True
-    return False
+    return _is_called_by("_pytest.main")
 
 
 def _is_xdist_worker() -> bool:
@@ -147,12 +142,15 @@ def _is_xdist_worker() -> bool:
 
     The variable PYTEST_XDIST_WORKER says nothing: a worker's children inherit it.
     """
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        if frame.f_globals.get("__name__") == "__channelexec__":
-            return True
+    return _is_called_by("__channelexec__")
+
+
+def _is_called_by(module: str) -> bool:
+    """Whether code of a module is among the callers of this."""
+    frame = sys._getframe().f_back
+    while frame is not None and frame.f_globals.get("__name__") != module:
         frame = frame.f_back
-    return False
+    return frame is not None
 
 
 def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:

@@ -48,10 +48,9 @@ def require_clean(state: CudaState, observer: Observer | None, when: str) -> Non
         text += " Run with --cuda-fork-check to see which line did it."
     else:
         from pytest_cudafork.compat.unpatched import os
-        from pytest_cudafork.observe.story.stories import History
         from pytest_cudafork.observe.story.words import touch_lines
 
-        touch = History(observer.records()).initializer(os.getpid())
+        touch = observer.history().initializer(os.getpid())
         if touch is not None:
             text = "\n".join([text, "", *touch_lines(touch)])
     raise CudaTouchError(text)

@@ -7,7 +7,7 @@ summary, ``--tb=line``, JUnit's message) is its first line, and that has the cul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +15,8 @@ import pytest
 from pytest_cudafork.check.findings import Finding, tell
 from pytest_cudafork.check.refusal import RefusedFork
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import weakref
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
-from pytest_cudafork.observe.base.records import Record
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
@@ -38,24 +38,29 @@ class Telling:
         self._told: dict[str, str] = {}
         self._waiting: set[str] = set()
         """Culprits in a failure whose report is still to be made."""
+        self._shortened: weakref.WeakSet[RefusedFork] = weakref.WeakSet()
+        """The errors in such a failure that are in short by now, where they are to be."""
 
-    def story(self, findings: list[Finding], records: Iterable[Record], nodeid: str) -> str:
+    def story(self, findings: list[Finding], history: History, nodeid: str) -> str:
         """Tell findings for a failure of this test or collection."""
-        history = _history(records)
         # A failure may show a refusal, and have the touches beside it as a section.
         here = dict.fromkeys(self._waiting, f"{nodeid}, above")
         self._waiting.update(found.culprit(history) for found in findings)
         told = {**here, **self._told_before(nodeid, history)}
         return tell(findings, history, simulated=self._simulated, told=told)
 
-    def shorten(self, refusals: list[RefusedFork], records: Iterable[Record], nodeid: str) -> None:
-        """Let refusals that this test fails with be told in short where their culprit is known."""
-        history = _history(records)
+    def shorten(self, refusals: list[RefusedFork], history: History, nodeid: str) -> None:
+        """Let refusals that this test fails with be told in short where their culprit is known.
+
+        The failure of a phase is seen twice, when it passes our hook and when its report is made.
+        """
+        if all(refusal in self._shortened for refusal in refusals):
+            return
+        self._shortened.update(refusals)
         told = self._told_before(nodeid, history)
         here = f"{nodeid}, above"
-        forks = {str(record["id"]): record for record in history.records if record["k"] == "fork"}
         for refusal in reversed(refusals):  # as pytest shows a chain, the first to be raised first
-            record = forks.get(refusal.fork_id)
+            record = history.fork(refusal.fork_id)
             if record is None:
                 continue
             found = Finding(record, CudaForkError)
@@ -69,10 +74,7 @@ class Telling:
 
     def _told_before(self, nodeid: str, history: History) -> dict[str, str]:
         """The culprits told at other tests: what a test told may be lost when it runs again."""
-        told = dict(self._told)
-        for record in history.records:
-            if record["k"] == "told":
-                told.setdefault(str(record.get("culprit")), str(record.get("at")))
+        told = {**history.told, **self._told}
         return {culprit: at for culprit, at in told.items() if culprit and at != nodeid}
 
     def reported(self, nodeid: str, *, failed: bool) -> None:
@@ -82,12 +84,7 @@ class Telling:
                 self._told[culprit] = nodeid
                 self._note_told(culprit, nodeid)
         self._waiting.clear()
-
-
-def _history(records: Iterable[Record]) -> History:
-    from pytest_cudafork.observe.story.stories import History  # late: most sessions tell nothing
-
-    return History(records)
+        self._shortened.clear()
 
 
 def told_error(found: Finding, story: str) -> BaseException:
@@ -127,7 +124,7 @@ def show_as_pytest(longrepr: Any, error: BaseException, tbstyle: str) -> None:
     at = getattr(error, "at", None)
     if at is None or not isinstance(error, _OURS) or tbstyle not in _STYLES:
         return
-    from pytest_cudafork.observe.story.scopes import source_line
+    from pytest_cudafork.observe.story.source import source_line
     from pytest_cudafork.observe.story.words import short_path
 
     path, line = at

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_cudafork.check.main_thread import MainThread
 from pytest_cudafork.compat.unpatched import contextlib, os, threading, weakref
 from pytest_cudafork.errors import CudaForkError
+from pytest_cudafork.observe.base.stacks import outward
 
 if TYPE_CHECKING:
     from pytest_cudafork.check.refusal import Fate, RefusedFork
@@ -231,29 +232,18 @@ def _frame_of(thread: threading.Thread) -> FrameType | None:
 
 def _runs(thread: threading.Thread, traceback: TracebackType | None) -> bool:
     """Whether the function that has caught an error is still running."""
-    frame = _frame_of(thread)
-    while frame is not None and traceback is not None:
-        if frame is traceback.tb_frame:
-            return True
-        frame = frame.f_back
-    return False
+    caught_in = traceback.tb_frame if traceback is not None else None
+    return any(frame is caught_in for frame in outward(_frame_of(thread)))
 
 
 def _calls(frame: FrameType | None, filename: str) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == filename:
-            return True
-        frame = frame.f_back
-    return False
+    return any(each.f_code.co_filename == filename for each in outward(frame))
 
 
 def _library_that_runs(frame: FrameType | None) -> str:
     """Return the file of the function that a thread runs, if a library's; "" if the user's."""
     from pytest_cudafork.observe.story.touch import Frame
 
-    filename = ""
-    while frame is not None:
-        if frame.f_code.co_filename != threading.__file__:
-            filename = frame.f_code.co_filename
-        frame = frame.f_back
+    files = [each.f_code.co_filename for each in outward(frame)]
+    filename = next((file for file in reversed(files) if file != threading.__file__), "")
     return filename if Frame(filename, 0, "").package else ""

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_cudafork._version import version
 from pytest_cudafork.observe.story.advice import advise
 from pytest_cudafork.observe.story.plain_text import plain
-from pytest_cudafork.observe.story.scopes import source_line
+from pytest_cudafork.observe.story.source import source_line
 from pytest_cudafork.observe.story.touch import Frame, Touch
 from pytest_cudafork.observe.story.words import headline
 

@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.gpu_requests import AUTO, GpuChoice
+from pytest_cudafork.settings import AUTO, environment
+from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.sizes import spell_size
 
 PCI_ORDER = "PCI_BUS_ID"

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_cudafork.compat import tracebacks
+
 _PASS = (pytest.exit.Exception, KeyboardInterrupt)
 """What ends the session, whoever raises it. All else is a failure of the hook, ``SystemExit`` and
 what pytest's own functions raise as well."""
@@ -92,8 +94,9 @@ def has_hook(config: pytest.Config, name: str) -> bool:
 def failure_of(name: str, plugin: object, error: BaseException) -> HookFailure:
     """Return what to tell of an error that a plugin's hook has raised: the innermost line of it."""
     file = getattr(plugin, "__file__", None) or ""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == file] or frames
-    where = f"{own[-1].filename}:{own[-1].lineno}" if own else str(plugin)
+    frames = error.__traceback__
+    own = tracebacks.innermost(frames, lambda filename: filename == file)
+    place = own or tracebacks.innermost(frames)
+    where = f"{place[0]}:{place[1]}" if place is not None else str(plugin)
     words = "".join(traceback.format_exception_only(error)).strip()
     return HookFailure(name, where, words)

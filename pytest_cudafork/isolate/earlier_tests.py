@@ -7,27 +7,46 @@ the process of a test is told what was noted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import pytest
 
 from pytest_cudafork.compat.plugins import dependency, depends
 from pytest_cudafork.isolate import incremental
 
-_INCREMENTAL = "incremental"
-_PLUGINS: dict[str, Any] = {"dependency": dependency, "depends": depends}
-_KEEPERS = pytest.StashKey[dict[str, Any]]()
+Find = Callable[[Any], pytest.Item | None]
+"""Finds a test of this process by its name in the pytest process."""
+
+
+class Keeper(Protocol):
+    """What remembers tests: a plugin, or a recipe that has been copied into a conftest."""
+
+    def begin(self, config: pytest.Config, items: Sequence[pytest.Item]) -> bool:
+        """Whether it remembers tests of this session; if so, it is ready for them."""
+
+    def note(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Let it know of a report that was made in another process."""
+
+    def pack(self, items: Sequence[pytest.Item | None]) -> list[Any]:
+        """Return what each of these tests is to be told; None where that adds nothing."""
+
+    def enter(self, item: pytest.Item, packed: Any, find: Find) -> None:
+        """Let it know, in the process of a test, what was packed for that."""
+
+
+_ALL: Mapping[str, Keeper] = {
+    "dependency": dependency,
+    "depends": depends,
+    "incremental": incremental,
+}
+_KEEPERS = pytest.StashKey[dict[str, Keeper]]()
 """What remembers tests in a session."""
 
 
 def begin(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Look, when tests are collected of which some are isolated, what remembers tests here."""
-    keepers = {name: one for name, one in _PLUGINS.items() if one.is_active(config)}
-    if any(incremental.is_step(item) for item in items):
-        keepers[_INCREMENTAL] = incremental
-        config.pluginmanager.register(incremental.InThisProcess(), "cudafork-incremental")
-    config.stash[_KEEPERS] = keepers
+    config.stash[_KEEPERS] = {name: one for name, one in _ALL.items() if one.begin(config, items)}
 
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -53,19 +72,14 @@ def pack(items: Sequence[pytest.Item | None]) -> list[dict[str, Any]] | None:
     return packed if any(packed) else None
 
 
-def enter(
-    item: pytest.Item, packed: dict[str, Any], find: Callable[[Any], pytest.Item | None]
-) -> None:
+def enter(item: pytest.Item, packed: dict[str, Any], find: Find) -> None:
     """Let it be remembered in the process of a test, before that begins.
 
     Args:
         item: The test.
         packed: What ``pack`` has returned for it in the pytest process.
-        find: Finds a test of this process by its name there.
+        find: Finds the others of this process.
 
     """
     for name, known in packed.items():
-        if name == _INCREMENTAL:
-            incremental.enter(known, find)
-        else:
-            _PLUGINS[name].enter(item, known)
+        _ALL[name].enter(item, known, find)

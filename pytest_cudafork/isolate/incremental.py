@@ -26,6 +26,14 @@ _KINDS: dict[str, type[BaseException]] = {
 }
 
 
+def begin(config: pytest.Config, items: Sequence[pytest.Item]) -> bool:
+    """Whether a session has steps; if so, those that run in its process are noted from now on."""
+    found = any(is_step(item) for item in items)
+    if found:
+        config.pluginmanager.register(InThisProcess(), "cudafork-incremental")
+    return found
+
+
 def is_step(item: pytest.Item) -> bool:
     """Whether a hook of the recipe notes how a test ends."""
     return _MARKER in item.keywords and bool(_hooks(item))
@@ -74,12 +82,14 @@ def pack(items: Sequence[pytest.Item | None]) -> list[Any]:
     return packed
 
 
-def enter(packed: Sequence[Any], find: Callable[[Any], pytest.Item | None]) -> None:
+def enter(
+    item: pytest.Item, packed: Sequence[Any], find: Callable[[Any], pytest.Item | None]
+) -> None:
     """Take note, in the process of a step, of what was noted of those before it."""
     for name, when, kind in packed:
-        item = find(name)
-        if item is not None:
-            _tell(item, when, kind)
+        step = find(name)
+        if step is not None:
+            _tell(step, when, kind)
 
 
 def _tell(item: pytest.Item, when: Any, kind: str) -> None:

@@ -21,6 +21,7 @@ from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
+    from pytest_cudafork.observe.story.stories import History
     from pytest_cudafork.observe.witnesses import Witnesses
 
 
@@ -44,6 +45,7 @@ class Observer:
         self._counted_before = 0
         self._reader = self.ledger.reader()
         self._read: list[Record] = []
+        self._history: History | None = None
         self._reading = threading.Lock()
         self._undo = contextlib.ExitStack()
 
@@ -297,3 +299,23 @@ class Observer:
         finally:
             self._reader.close()
             self._reading.release()
+
+    def history(self) -> History:
+        """The same as ``records``, with the questions that stories ask; kept and added to, too."""
+        from pytest_cudafork.observe.story.stories import History
+
+        records = self.records()
+        if not self._reading.acquire(blocking=False):
+            return History(records)
+        try:
+            if self._history is None or not _begins_with(records, self._history.records):
+                self._history = History()
+            self._history.add(records[len(self._history.records) :])
+            return self._history
+        finally:
+            self._reading.release()
+
+
+def _begins_with(records: list[Record], some: list[Record]) -> bool:
+    """Whether the others are what was read before: a ledger that is replaced is read anew."""
+    return len(some) <= len(records) and (not some or some[-1] is records[len(some) - 1])

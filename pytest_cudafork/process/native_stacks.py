@@ -9,6 +9,7 @@ import json
 import sys
 from typing import Any, NamedTuple
 
+from pytest_cudafork.compat import proc_stat
 from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, time
 from pytest_cudafork.process import exit_status, launch
 from pytest_cudafork.process.descendants import process_state
@@ -191,12 +192,11 @@ def thread_states(pid: int) -> str:
         return ""
     for thread in threads:
         folder = f"/proc/{pid}/task/{thread}"
+        state = proc_stat.field(f"{folder}/stat", proc_stat.STATE)
         try:
-            _, _, rest = _read(f"{folder}/stat").rpartition(")")
             name = _read(f"{folder}/comm").strip()
         except OSError:  # it ended in the meantime
             continue
-        state = rest.split()[0]
         where = ""
         with contextlib.suppress(OSError):  # not every kernel tells
             wchan = _read(f"{folder}/wchan").strip()

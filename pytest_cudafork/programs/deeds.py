@@ -14,7 +14,7 @@ from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
-from pytest_cudafork.observe.story.words import fork_line, place_of
+from pytest_cudafork.observe.story.words import fork_place, place_of
 from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
 
@@ -206,7 +206,7 @@ def _method_in_force(
     method, why = default, f"the default of Python {version} on {sys.platform}"
     for record in records:
         if record["k"] == "method" and int(record["pid"]) == pid:
-            line = fork_line(frames_from(record.get("stack", ()))).split("\n")[0]
+            line = fork_place(frames_from(record.get("stack", ())))
             method = plain(str(record["method"])) or default
             why = f"set by set_start_method at {line}"
     wanted = env.get(COMMON_METHOD)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_cudafork.settings import AUTO
 from pytest_cudafork.settings.sizes import read_size
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.marker_map import Mark
 
-AUTO = "auto"
 WAIT_SECONDS = 1800.0
 """How long a test waits for GPUs that others hold, if its marker does not say."""
 SIGNATURE = f"gpus(n, share=False, memory=None, wait={WAIT_SECONDS:.0f})"

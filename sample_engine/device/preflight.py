@@ -6,6 +6,7 @@ can see: its torch, the backends, the weights, the memory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from sample_engine.config import CUDAGraphMode, EngineConfig
@@ -31,12 +32,29 @@ _EXECUTION = ("new_pool", "session", "capture", "synchronize")
 
 def check_before_start(config: EngineConfig) -> None:
     """Raise :class:`ConfigError` for a model, a length or a device that cannot be had."""
+    _check_working_directory(config.device)
     model = read_config(config.model)
     longest_text(config, model)
     if config.tensor_parallel_size > 1:
         _check_ranks(config, model)
     if config.device.startswith("cuda"):
         gpu_index(config.device, platform.gpu_count(), why_no_gpu)
+
+
+def _check_working_directory(device: str) -> None:
+    """Refuse to compute on a CPU where the working directory is gone.
+
+    oneMKL, with which torch computes there, does not find its own library then, and ends the
+    process. Once it has been loaded, the directory may go.
+    """
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        if not device.startswith("cuda"):
+            raise ConfigError(
+                "The working directory was deleted, and torch cannot compute on a CPU there: start "
+                "in a folder that is there, or change to one (os.chdir)."
+            ) from None
 
 
 def no_graphs(device: str) -> str:

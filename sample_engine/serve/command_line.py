@@ -116,8 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=_port, default=8000, help="default: 8000; 0: any that is free")
     add("--served-model-name", metavar="NAME", help="by which clients ask for it")
     add("--max-waiting", type=_count, default=256, metavar="N",
-        help="prompts that may wait beside those that are computed; beyond, 503")  # fmt: skip
-    add("--max-num-seqs", type=_count, default=64, metavar="N", help="prompts at the same time")
+        help="completions that may wait beside those that are computed; beyond, 503")  # fmt: skip
+    add("--max-num-seqs", type=_count, default=64, metavar="N", help="completions at the same time")
     add("--max-model-len", type=_count, metavar="N", help="the longest text, in tokens")
     add_engine_options(parser)
     return parser

@@ -41,7 +41,7 @@ class Streams:
     """
 
     def __init__(self, llm: LLM, *, at_once: int, waiting: int) -> None:
-        """Read so many prompts' streams at the same time; of others so many may wait."""
+        """Read so many prompts' streams at the same time; so many completions more may wait."""
         self.llm = llm
         self.dead: Exception | None = None
         self._most = at_once + waiting
@@ -53,7 +53,7 @@ class Streams:
 
     @property
     def count(self) -> int:
-        """How many prompts are under way or wait."""
+        """How many completions are under way or wait, of all prompts."""
         return self._count
 
     async def read(
@@ -62,8 +62,8 @@ class Streams:
         """Complete prompts; give what is new of any of them, as it comes.
 
         Raises:
-            PromptError: A prompt is refused; the others are ended. Or there are more of them than
-                may ever be under way.
+            PromptError: A prompt is refused; the others are ended. Or more completions are asked
+                for than may ever be under way.
             NotFiniteError, KVTransferError: One ended for want of numbers or of shared blocks, for
                 which no client is to blame; likewise.
             OverloadedError: Too many wait already.
@@ -73,13 +73,17 @@ class Streams:
         """
         if self._stopped:
             raise StoppedError(_STOPPED)
-        if len(prompts) > self._most:
+        asked = len(prompts) * params.n
+        if asked > self._most:
             raise PromptError(
-                f"There are {len(prompts)} prompts, and this server takes at most {self._most} at "
-                "a time: send them in several requests."
+                f"{asked} completions are asked for, and this server takes at most {self._most} at "
+                "a time: send several requests.",
+                param="n" if len(prompts) <= self._most else "",
             )
-        if self._count + len(prompts) > self._most:
-            raise OverloadedError(f"{self._count} prompts are under way or wait; try again later")
+        if self._count + asked > self._most:
+            raise OverloadedError(
+                f"{self._count} completions are under way or wait; try again later"
+            )
         loop = asyncio.get_running_loop()
         brought: asyncio.Queue[Item | Exception | None] = asyncio.Queue()
         gone = threading.Event()
@@ -88,7 +92,7 @@ class Streams:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(brought.put_nowait, item)
 
-        self._count += len(prompts)
+        self._count += asked
         jobs = [
             loop.run_in_executor(self._pool, self._complete, place, prompt, params, bring, gone)
             for place, prompt in enumerate(prompts)
@@ -107,7 +111,7 @@ class Streams:
         finally:
             gone.set()
             self._reading.discard(brought)
-            self._count -= len(prompts)
+            self._count -= asked
             for job in jobs:
                 job.cancel()  # one that waits for its turn; the others see that nobody reads
 

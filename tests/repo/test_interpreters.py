@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.process.descendants import process_state
-from tests.support import imported_ahead, interpreters
+from tests.support import (
+    imported_ahead,
+    interpreter_child,
+    interpreter_environment,
+    interpreter_programs,
+    interpreter_servers,
+    interpreters,
+)
 from tests.support.isolation import is_gone
 from tests.support.sessions import needs_torch
 
@@ -23,16 +30,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[interpreters.Servers]:
+def servers() -> Iterator[interpreter_servers.Servers]:
     """Servers of these tests, which are started when they are asked for the first time."""
-    servers = interpreters.Servers()
+    servers = interpreter_servers.Servers()
     yield servers
     servers.close()
 
 
 @pytest.fixture(autouse=True)
 def _with_servers(
-    servers: interpreters.Servers,
+    servers: interpreter_servers.Servers,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -45,7 +52,7 @@ def _with_servers(
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
     if request.node.get_closest_marker("fresh_interpreter") is None:
         monkeypatch.delenv(interpreters.FRESH, raising=False)
-    monkeypatch.setattr(interpreters, "_WORTH_A_SERVER", 1)
+    monkeypatch.setattr(interpreter_servers, "_WORTH_A_SERVER", 1)
     monkeypatch.setattr(interpreters, "servers", lambda: servers)
 
 
@@ -266,7 +273,7 @@ def test_a_torch_that_comes_first_is_imported(tmp_path: Path) -> None:
     reason="this kernel has no MADV_COLLAPSE, which came with Linux 6.1, or no huge pages",
 )
 def test_what_a_server_has_imported_of_torch_is_in_huge_pages(
-    servers: interpreters.Servers,
+    servers: interpreter_servers.Servers,
 ) -> None:
     assert is_forked("-c", f"# torch\n{SHOW}")
     with_torch = [
@@ -294,7 +301,7 @@ def test_what_is_read_at_start_needs_a_fresh_one(tmp_path: Path) -> None:
     assert is_forked("-c", SHOW, cwd=tmp_path)
 
 
-def test_random_hashes_need_no_server_of_their_own(servers: interpreters.Servers) -> None:
+def test_random_hashes_need_no_server_of_their_own(servers: interpreter_servers.Servers) -> None:
     assert is_forked("-c", SHOW)
     before = servers.running()
     for value in ("", "random"):
@@ -325,7 +332,7 @@ def test_variables_that_are_read_at_start_are_restored_and_no_others(
     for name, value in {"TORCH_KEPT": "1", "TORCH_LOST": "2", "OTHER": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TORCH_NEW", raising=False)
-    before = interpreters.Environment()
+    before = interpreter_environment.Environment()
     monkeypatch.setenv("TORCH_KEPT", "another")
     monkeypatch.setenv("OTHER", "another")
     monkeypatch.setenv("TORCH_NEW", "1")
@@ -348,7 +355,7 @@ def test_pytester_runs_its_sessions_there(pytester: pytest.Pytester) -> None:
 
 
 def test_a_server_that_dies_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    servers = interpreters.Servers()
+    servers = interpreter_servers.Servers()
     monkeypatch.setattr(interpreters, "servers", lambda: servers)
     assert is_forked("-c", SHOW)
     (server,) = servers.running()
@@ -361,7 +368,7 @@ def test_a_server_that_dies_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_a_forked_child_writes_to_the_server_is_no_request(
-    servers: interpreters.Servers,
+    servers: interpreter_servers.Servers,
 ) -> None:
     assert is_forked("-c", SHOW)
     for server in servers.running():
@@ -372,26 +379,26 @@ def test_what_a_forked_child_writes_to_the_server_is_no_request(
 
 
 def test_a_server_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    servers = interpreters.Servers()
+    servers = interpreter_servers.Servers()
     monkeypatch.setattr(interpreters, "servers", lambda: servers)
-    monkeypatch.setattr(interpreters, "_SCRIPT", Path("/nowhere/server.py"))
+    monkeypatch.setattr(interpreter_servers, "_SCRIPT", Path("/nowhere/server.py"))
     assert not is_forked("-c", SHOW)
 
 
 WORKER = """
 import os, sys
 sys.path.insert(0, {root!r})
-from tests.support import interpreters
-interpreters._WORTH_A_SERVER = 1
+from tests.support import interpreter_servers, interpreters
+interpreter_servers._WORTH_A_SERVER = 1
 interpreters.run([sys.executable, "-c", "pass"], timeout=60)
-(server,) = interpreters.servers().running()
+(server,) = interpreter_servers.servers().running()
 print(server.pid, flush=True)
 {end}
 """
 
 
 @pytest.mark.parametrize(
-    "end", ["interpreters.servers().close()", "os.kill(os.getpid(), 9)", "os._exit(0)"]
+    "end", ["interpreter_servers.servers().close()", "os.kill(os.getpid(), 9)", "os._exit(0)"]
 )
 def test_no_server_is_left_behind(end: str) -> None:
     code = WORKER.format(root=str(Path(__file__).parents[2]), end=end)
@@ -431,18 +438,18 @@ def test_a_hang_is_ended_that_does_not_lead_its_session_yet(
 
 
 def test_what_loses_its_parent_while_a_child_is_handed_over_is_reaped(
-    servers: interpreters.Servers, monkeypatch: pytest.MonkeyPatch
+    servers: interpreter_servers.Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_forked("-c", SHOW)
     code = "import os, sys; sys.stdin.read(1); os.posix_spawn('/bin/sleep', ['sleep', '0.3'], {})"
     dying = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE)
-    expect = interpreters.Server._expect
+    expect = interpreter_servers.Server._expect
 
-    def die_meanwhile(server: interpreters.Server, word: bytes) -> bytes:
+    def die_meanwhile(server: interpreter_servers.Server, word: bytes) -> bytes:
         dying.communicate()
         return expect(server, word)
 
-    monkeypatch.setattr(interpreters.Server, "_expect", die_meanwhile)
+    monkeypatch.setattr(interpreter_servers.Server, "_expect", die_meanwhile)
     assert run("-c", "print(1)").stdout == "1\n"
     (server,) = (one for one in servers.running() if one.adopted)
     (orphan,) = server.adopted
@@ -459,7 +466,7 @@ def test_a_signal_reaches_it() -> None:
     command = [sys.executable, "-c", "import time; time.sleep(3600)"]
     process = interpreters.start(command, stdin=nothing, stdout=nothing, stderr=nothing)
     os.close(nothing)
-    assert isinstance(process, interpreters.Child)
+    assert isinstance(process, interpreter_child.Child)
     assert process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.05)
@@ -470,17 +477,17 @@ def test_a_signal_reaches_it() -> None:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (["-m", "pytest", "-q"], interpreters.Program("-m", "pytest", ("-q",))),
-        (["-mpytest", "x"], interpreters.Program("-m", "pytest", ("x",))),
-        (["-c", "pass"], interpreters.Program("-c", "pass", ())),
-        (["script.py", "-c"], interpreters.Program("", "script.py", ("-c",))),
+        (["-m", "pytest", "-q"], interpreter_programs.Program("-m", "pytest", ("-q",))),
+        (["-mpytest", "x"], interpreter_programs.Program("-m", "pytest", ("x",))),
+        (["-c", "pass"], interpreter_programs.Program("-c", "pass", ())),
+        (["script.py", "-c"], interpreter_programs.Program("", "script.py", ("-c",))),
         (["-c"], None),
         (["-S", "script.py"], None),
         ([], None),
     ],
 )
 def test_commands_are_told_apart(
-    command: Sequence[str], expected: interpreters.Program | None
+    command: Sequence[str], expected: interpreter_programs.Program | None
 ) -> None:
-    assert interpreters.program_of([sys.executable, *command]) == expected
-    assert interpreters.program_of(["python-of-another", *command]) is None
+    assert interpreter_programs.program_of([sys.executable, *command]) == expected
+    assert interpreter_programs.program_of(["python-of-another", *command]) is None

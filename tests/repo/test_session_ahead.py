@@ -22,7 +22,7 @@ import _pytest.fixtures
 import pytest
 from _pytest.assertion import rewrite
 
-from tests.support import interpreters, session_ahead
+from tests.support import interpreter_programs, interpreter_servers, interpreters, session_ahead
 
 pytestmark = pytest.mark.slow
 
@@ -30,19 +30,21 @@ Both = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[interpreters.Servers]:
+def servers() -> Iterator[interpreter_servers.Servers]:
     """Servers of these tests, which are started when they are asked for the first time."""
-    servers = interpreters.Servers()
+    servers = interpreter_servers.Servers()
     yield servers
     servers.close()
 
 
 @pytest.fixture
-def both(servers: interpreters.Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Both:
+def both(
+    servers: interpreter_servers.Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Both:
     """Run a session from the server and a fresh one, which must not differ."""
     monkeypatch.delenv(interpreters.FRESH, raising=False)
     monkeypatch.setattr(interpreters, "servers", lambda: servers)
-    monkeypatch.setattr(interpreters, "_LEFT_OUT", ())
+    monkeypatch.setattr(interpreter_programs, "_LEFT_OUT", ())
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.chdir(tmp_path)
 

@@ -104,3 +104,20 @@ def test_a_loop_of_no_turns_is_left_out_and_no_loop_at_all_is_an_error() -> None
     assert [line.split("|")[1].strip() for line in done.stdout.splitlines()[2:3]] == ["audits"]
     done = subprocess.run([*command, "--audits=0"], capture_output=True, text=True, check=False)
     assert (done.returncode, "there is nothing to do" in done.stderr) == (2, True)
+
+
+def test_what_torchs_profiler_keeps_is_taken_off_the_captures_alone(
+    soak: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = loop(soak, [1e8 + 2e5 * at for at in range(10)]).samples
+    published: list[dict[str, Any]] = []
+    monkeypatch.setattr(soak, "in_a_process", lambda name, turns, device: growing)
+    monkeypatch.setattr(soak, "session", lambda turns, method: growing)
+    monkeypatch.setattr(soak, "publish", lambda *given, **_: published.append(given[3]))
+    monkeypatch.setattr(sys, "argv", ["soak.py", "--device=cuda", "--tests=10"])
+    assert soak.main() == 1
+    (data,) = published
+    percent = {name: row["percent"] for name, row in data["loops"].items()}
+    assert {name for name, each in percent.items() if each} == {"audits"}
+    assert "captures" in percent
+    assert len(percent) == 4

@@ -11,6 +11,7 @@ import os
 import sys
 from types import CodeType, FrameType, TracebackType
 
+from pytest_cudafork.compat import tracebacks
 from pytest_cudafork.observe.story.touch import CUDA_LIBRARIES, MACHINERY, Frame
 from pytest_cudafork.observe.story.words import short_path
 
@@ -112,13 +113,8 @@ def line_in_thread(thread: int) -> str:
 
 def line_of_traceback(traceback: TracebackType | None) -> str:
     """The user's innermost line in an exception's traceback; "" if there is none."""
-    found = ""
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        if not is_foreign(filename):
-            found = place(filename, traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return found
+    found = tracebacks.innermost(traceback, lambda filename: not is_foreign(filename))
+    return place(*found) if found is not None else ""
 
 
 def place(filename: str, line: int) -> str:

@@ -7,7 +7,7 @@ module or class), in the process that has made the report, and skips a test by w
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from pytest_cudafork.compat.plugins.taking_part import takes_part
 _PHASES = ("setup", "call", "teardown")
 
 
-def is_active(config: pytest.Config) -> bool:
+def begin(config: pytest.Config, items: Sequence[pytest.Item]) -> bool:
     """Whether it takes part in this session."""
     return takes_part(config, "pytest_dependency")
 
@@ -88,7 +88,7 @@ def _outcomes(status: Any) -> list[Any]:
     return [status.results[phase] for phase in _PHASES]
 
 
-def enter(item: pytest.Item, packed: Any) -> None:
+def enter(item: pytest.Item, packed: Any, find: Callable[[Any], pytest.Item | None]) -> None:
     """Let it know, in the process of a test, what ``pack`` has found in the pytest process."""
     plugin: Any = sys.modules["pytest_dependency"]
     for scope, results in packed.items():

@@ -7,7 +7,7 @@ It keeps the outcomes of all tests in a ``DependencyManager`` for each session, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from pytest_cudafork.compat.plugins.taking_part import takes_part
 
 
-def is_active(config: pytest.Config) -> bool:
+def begin(config: pytest.Config, items: Sequence[pytest.Item]) -> bool:
     """Whether it takes part in this session."""
     return takes_part(config, "pytest_depends")
 
@@ -55,7 +55,7 @@ def pack(items: Sequence[pytest.Item | None]) -> list[Any]:
     return packed
 
 
-def enter(item: pytest.Item, packed: Any) -> None:
+def enter(item: pytest.Item, packed: Any, find: Callable[[Any], pytest.Item | None]) -> None:
     """Let it know, in the process of a test, what ``pack`` has found in the pytest process."""
     outcomes, unresolved = packed
     manager, made = _manager(), sys.modules["pytest_depends.main"]

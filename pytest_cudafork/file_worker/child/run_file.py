@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
-from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat import standard_library, tracebacks
 from pytest_cudafork.compat.unpatched import contextlib, os, signal
 from pytest_cudafork.process import child
 from pytest_cudafork.process.protocol import messages
@@ -150,7 +150,5 @@ def _show_error() -> None:
     """Let the program's hook show the exception that is being handled, without frames of ours."""
     error = sys.exc_info()[1]
     assert error is not None, "called where one is handled"
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
+    frames = tracebacks.without_outer(error.__traceback__, lambda filename: filename == __file__)
     sys.excepthook(type(error), error.with_traceback(frames), frames)

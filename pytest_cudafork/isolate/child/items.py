@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.compat import pluggy_internals, pytest_internals
+from pytest_cudafork.compat import pluggy_internals, pytest_internals, tracebacks
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health import fitness
 from pytest_cudafork.health.plugin import look_after_shared_process
@@ -191,13 +191,8 @@ class ItemServer:
 
 def _told(interrupt: KeyboardInterrupt) -> messages.Interrupt:
     """Return the message for a KeyboardInterrupt, with the line that raised it."""
-    frames_of_it = interrupt.__traceback__
-    while frames_of_it is not None and frames_of_it.tb_next is not None:
-        frames_of_it = frames_of_it.tb_next
-    if frames_of_it is None:
-        return messages.Interrupt()
-    path = frames_of_it.tb_frame.f_code.co_filename
-    return messages.Interrupt(str(interrupt), path, frames_of_it.tb_lineno)
+    place = tracebacks.innermost(interrupt.__traceback__)
+    return messages.Interrupt() if place is None else messages.Interrupt(str(interrupt), *place)
 
 
 def run(server: ItemServer, channel: Channel) -> int:

@@ -90,6 +90,13 @@ class WorkSession:
         """Do what this process was made for."""
         raise NotImplementedError
 
+    def item_server(self, session: pytest.Session) -> items.ItemServer:
+        """Return what runs the tests that were found, and makes messages of their reports."""
+        reporter = Reporter(session.config)
+        session.config.pluginmanager.register(reporter)
+        reporter.take_over(session)
+        return items.ItemServer(reporter, self.items, self.errors)
+
 
 class OneProcess(WorkSession):
     """The session of a fresh interpreter: it runs the tests it is asked for itself."""
@@ -104,10 +111,7 @@ class OneProcess(WorkSession):
         gc.freeze()  # what was imported stays; no collection needs to look at it
         gc.enable()
         child.arm_stacks(self._stacks_fd)  # pytest has armed them for its own stderr
-        reporter = Reporter(session.config)
-        session.config.pluginmanager.register(reporter)
-        reporter.take_over(session)
-        server = items.ItemServer(reporter, self.items, self.errors)
+        server = self.item_server(session)
         server.coverage = self.coverage
         server.serve(self._channel)
 

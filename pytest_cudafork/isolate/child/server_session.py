@@ -18,7 +18,6 @@ from pytest_cudafork.compat.unpatched import threading
 from pytest_cudafork.health.plugin import prepare_for_shared_processes
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.child import capture_files, items, pytest_session, rehearsal
-from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child, fork_server, randomness
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.forking import freeze_before_fork
@@ -139,10 +138,7 @@ class CollectedSession(pytest_session.WorkSession):
             return
         measured = None if self.coverage is None else self.coverage.take()
         # everything that is the same for every child is done here, once
-        reporter = Reporter(session.config)
-        session.config.pluginmanager.register(reporter)
-        reporter.take_over(session)
-        runner = items.ItemServer(reporter, self.items, self.errors)
+        runner = self.item_server(session)
         runner.look_up()
         runner.environment = child.environment({})
         prepare_for_shared_processes(session.config)

@@ -256,9 +256,7 @@ class IsolationHooks:
             return why_not.reason
         if watch is None:
             return f"{why_not.reason} (--cuda-fork-check names the line)"
-        from pytest_cudafork.observe.story.stories import History
-
-        touch = History(watch.observer.records()).initializer(why_not.pid)
+        touch = watch.observer.history().initializer(why_not.pid)
         return why_not.reason if touch is None else f"{why_not.reason} (first touch: {touch.where})"
 
     def _group_mate(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:

@@ -237,7 +237,7 @@ class BodyReplay(Replay):
 
     def fail_or_rerun(self, phase: report_checks.Phase, error: ChildError, seconds: float) -> None:
         """Report the death of the child; ``again`` if the test gets another."""
-        self._close(self._failed(phase, error, seconds))
+        self.fail(phase, error, seconds)  # of a rerun all that is logged is asked
 
     def _close(self, death: pytest.TestReport) -> None:
         self._death = death

@@ -9,13 +9,14 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from pytest_cudafork.compat.unpatched import os
-from pytest_cudafork.observe.base.stacks import MOST_FRAMES, StackItem
+from pytest_cudafork.observe.base.stacks import MOST_FRAMES, StackItem, item_of
 from pytest_cudafork.observe.base.undo import UndoStack
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], "FrameType | None"], Any]
 """``around(proceed, args, kwargs, caller)``: what runs in place of a hooked function."""
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 _MARK = "pytest-cudafork: the hook goes here"
 _CO_VARARGS, _CO_VARKEYWORDS, _CO_GENERATOR = 0x04, 0x08, 0x20
 """Of a code object's flags, as ``inspect`` has them."""
@@ -57,6 +58,16 @@ def standing(owner: Any, name: str) -> Any:
     return inspect.getattr_static(owner, name, None) or getattr(owner, name)
 
 
+def namespace_of(module: object) -> dict[str, Any]:
+    """Return the names of what stands in ``sys.modules``; none for what is no module.
+
+    Past the module's own class: that of a lazy module loads it on any access.
+    """
+    is_module = issubclass(type(module), ModuleType)
+    names: dict[str, Any] = _NAMESPACE.__get__(module) if is_module else {}
+    return names
+
+
 def calling_stack(frame: FrameType | None) -> list[StackItem]:
     """Return the stack from *frame* outwards in the ledger's form, without this package's frames.
 
@@ -69,8 +80,7 @@ def calling_stack(frame: FrameType | None) -> list[StackItem]:
             # Around a bridge stands the exchanged code, in its original's file and name.
             frame = frame.f_back
         elif not _is_own(code.co_filename):
-            name = getattr(code, "co_qualname", code.co_name)
-            stack.append((code.co_filename, frame.f_lineno or 0, name, code.co_flags))
+            stack.append(item_of(frame))
         frame = frame.f_back if frame is not None else None
     return stack
 

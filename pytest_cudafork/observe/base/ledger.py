@@ -15,7 +15,7 @@ import errno
 import itertools
 from collections.abc import Iterable, Iterator
 
-from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat import proc_stat, written_in_c
 from pytest_cudafork.compat.unpatched import contextlib, fcntl, io, os, re, stat, threading, time
 from pytest_cudafork.observe.base.records import Record, decode
 from pytest_cudafork.settings import environment
@@ -266,13 +266,9 @@ def _start_of(pid: int) -> str:
 
     One that has ended and was not reaped yet is gone.
     """
-    try:
-        with io.open(f"/proc/{pid}/stat", "rb") as file:
-            # The name of the program, in parentheses, may hold anything.
-            fields = file.read().rpartition(b")")[2].split()
-        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except (OSError, IndexError):
-        return ""
+    fields = proc_stat.fields_of(f"/proc/{pid}/stat")
+    gone = not fields or fields[proc_stat.STATE] in proc_stat.ENDED
+    return "" if gone else fields[proc_stat.STARTED]
 
 
 class LedgerReader:

@@ -18,21 +18,9 @@ _MOST_BITS = 63
 _NEEDED = frozenset(("k", "id", "pid"))
 _TEXTS = frozenset(
     (
-        *("k", "id", "owner", "test", "phase", "witness", "entry", "library", "gil"),
-        *(
-            "api",
-            "verdict",
-            "rule",
-            "state",
-            "fork",
-            "level",
-            "device",
-            "filename",
-            "function",
-            "culprit",
-            "at",
-            "method",
-        ),
+        *("k", "id", "owner", "test", "phase", "witness", "entry", "library", "gil", "api"),
+        *("verdict", "rule", "state", "fork", "level", "device", "filename", "function"),
+        *("culprit", "at", "method"),
     )
 )
 _NUMBERS = frozenset(("t", "pid", "tid", "ppid", "parent", "line"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from types import FrameType
 
 MOST_FRAMES = 400
@@ -15,10 +17,18 @@ def stack_of(frame: FrameType | None) -> list[StackItem]:
     Innermost first, at most ``MOST_FRAMES``; import machinery is kept, because it is what tells a
     module body that is being imported from a script.
     """
-    stack: list[StackItem] = []
-    while frame is not None and len(stack) < MOST_FRAMES:
-        code = frame.f_code
-        name = getattr(code, "co_qualname", code.co_name)
-        stack.append((code.co_filename, frame.f_lineno or 0, name, code.co_flags))
+    return [item_of(each) for each in islice(outward(frame), MOST_FRAMES)]
+
+
+def item_of(frame: FrameType) -> StackItem:
+    """Return what a stack has of one frame."""
+    code = frame.f_code
+    name = getattr(code, "co_qualname", code.co_name)
+    return code.co_filename, frame.f_lineno or 0, name, code.co_flags
+
+
+def outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and all its callers, innermost first."""
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-    return stack

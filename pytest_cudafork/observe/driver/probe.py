@@ -9,8 +9,8 @@ import enum
 import sys
 from typing import NamedTuple
 
-from pytest_cudafork.compat import standard_library, torch_internals
-from pytest_cudafork.compat.unpatched import io, os
+from pytest_cudafork.compat import proc_stat, standard_library, torch_internals
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.settings.real_driver import LIBCUDA
 
 _CUDA_SUCCESS = 0
@@ -189,18 +189,7 @@ def runs_image_of(pid: int | str, parent: int, proc: str = "/proc") -> bool | No
 
     None where ``/proc`` does not tell: of a process of another user, of one that has ended.
     """
-    own = _start_of_stack(f"{proc}/{pid}/stat")
-    theirs = _start_of_stack(f"{proc}/{parent}/stat")
-    if not own or not theirs:
-        return None
-    return own == theirs
-
-
-def _start_of_stack(path: str) -> int:
-    try:
-        with io.open(path, "rb") as file:
-            # The command name, in parentheses, may hold anything; fields are counted after it.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    return int(fields[25]) if len(fields) > 25 else 0
+    # The kernel says 0 to those who may not know.
+    own = int(proc_stat.field(f"{proc}/{pid}/stat", proc_stat.STACK) or 0)
+    theirs = int(proc_stat.field(f"{proc}/{parent}/stat", proc_stat.STACK) or 0)
+    return own == theirs if own and theirs else None

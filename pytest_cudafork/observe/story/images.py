@@ -6,6 +6,7 @@ kernel takes its memory away, and CUDA with it. A number may also be given to an
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -41,19 +42,22 @@ class Image(NamedTuple):
 class Images:
     """The programs of all processes of a ledger."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record] = ()) -> None:
         self._begins: dict[int, list[tuple[float, Record]]] = {}
-        touched: dict[int, float] = {}
+        self._touched: dict[int, float] = {}
         for record in records:
-            pid, moment = int(record["pid"]), moment_of(record)
-            if record["k"] == "touch" and not record.get("again"):
-                touched[pid] = moment
-            elif record["k"] == "child" or (record["k"] == "process" and record.get("began", True)):
-                if record.get("early"):  # a .pth file runs before the watch begins
-                    moment = min(moment, touched.get(pid, moment))
-                self._begins.setdefault(pid, []).append((moment, record))
-        for begins in self._begins.values():
-            begins.sort(key=lambda begin: begin[0])
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Take in the ledger's next record."""
+        pid, moment = int(record["pid"]), moment_of(record)
+        if record["k"] == "touch" and not record.get("again"):
+            self._touched[pid] = moment
+        elif record["k"] == "child" or (record["k"] == "process" and record.get("began", True)):
+            if record.get("early"):  # a .pth file runs before the watch begins
+                moment = min(moment, self._touched.get(pid, moment))
+            # A list that is sorted is empty meanwhile, and another thread may be reading it.
+            insort(self._begins.setdefault(pid, []), (moment, record), key=lambda begin: begin[0])
 
     def of(self, pid: int, moment: float = NOW) -> Image:
         """Return the program that a process was running at a moment."""

@@ -6,14 +6,9 @@ import enum
 import functools
 from collections.abc import Iterable, Iterator
 
-from pytest_cudafork.compat.unpatched import ast, contextlib, io, linecache, os, re, stat
+from pytest_cudafork.compat.unpatched import ast, contextlib, re
 from pytest_cudafork.observe.story.plain_text import plain
-
-_NO_FILE, _NO_SOURCE = -1.0, -2.0
-_MARK = b"\xef\xbb\xbf"
-"""With which a file in UTF-8 may begin."""
-_CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
-"""The comment with the encoding of a source file, in one of its first two lines (PEP 263)."""
+from pytest_cudafork.observe.story.source import lines_of, source_line, stamp_of
 
 
 class Scope(enum.Enum):
@@ -35,36 +30,6 @@ class Statement(enum.Enum):
     OTHER = "statement"
 
 
-def source_line(filename: str, lineno: int) -> str:
-    """Return the line's text without indentation, or "" when the file cannot be read."""
-    lines = _lines(filename, _stamp(filename))
-    return plain(lines[lineno - 1].strip()) if 0 < lineno <= len(lines) else ""
-
-
-def _lines(filename: str, stamp: float) -> tuple[str, ...]:
-    """Return the lines of a source file.
-
-    What is no file is asked of ``linecache``: it knows what tools have made up, and looks for
-    relative names on the path.
-    """
-    try:
-        if stamp == _NO_FILE:
-            return tuple(linecache.getlines(filename))
-        return _lines_of_file(filename, stamp) if stamp >= 0 else ()
-    except Exception:  # of linecache, which uses what the test may have replaced, and of codecs
-        return ()
-
-
-@functools.lru_cache(maxsize=256)
-def _lines_of_file(filename: str, stamp: float) -> tuple[str, ...]:
-    """Read a source file as it is on the disk, whatever a test has replaced."""
-    with io.open(filename, "rb") as file:
-        data = file.read()
-    match = next((m for m in map(_CODING.match, data.split(b"\n", 2)[:2]) if m), None)
-    coding = match[1].decode("ascii") if match else "utf-8"
-    return tuple(io.StringIO(data.removeprefix(_MARK).decode(coding, "replace"), newline=None))
-
-
 _MOST_TRIES = 20
 
 
@@ -74,7 +39,7 @@ def _tree(filename: str, stamp: float) -> ast.Module | None:
     if stamp < 0:
         return None
     try:
-        return _parsed("".join(_lines(filename, stamp)))
+        return _parsed("".join(lines_of(filename, stamp)))
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -95,23 +60,8 @@ def _parsed(text: str) -> ast.Module:
 def tree_of(filename: str) -> ast.Module | None:
     """Return the syntax tree of a source file; None when it is not readable Python."""
     with contextlib.suppress(SystemError):
-        return _tree(filename, _stamp(filename))
+        return _tree(filename, stamp_of(filename))
     return None
-
-
-def _stamp(filename: str) -> float:
-    """When a source file was changed, so that what is known of it is forgotten then.
-
-    Below 0 where there is no such file: ``_NO_FILE``, or ``_NO_SOURCE`` for what is not to be read.
-    """
-    try:
-        status = os.stat(filename)
-    except OSError:
-        return _NO_FILE
-    except ValueError:  # code may call its file anything, also what cannot be the name of one
-        return _NO_SOURCE
-    # A pipe would be waited for, and a device may have no end.
-    return status.st_mtime if stat.S_ISREG(status.st_mode) else _NO_SOURCE
 
 
 def scope_of(filename: str, lineno: int, name: str) -> Scope:
@@ -119,7 +69,7 @@ def scope_of(filename: str, lineno: int, name: str) -> Scope:
 
     For stacks that come without code flags. Falls back to ``FUNCTION``.
     """
-    stamp = _stamp(filename)
+    stamp = stamp_of(filename)
     # Most frames are of functions, and no class has their name: then nothing has to be parsed.
     if name.isascii() and name not in _class_names(filename, stamp):
         return Scope.FUNCTION
@@ -137,7 +87,7 @@ def _class_names(filename: str, stamp: float) -> frozenset[str]:
     if stamp < 0:
         return frozenset()
     # The name is only looked at: it may be the word itself, as after "dataclass" in a line's end.
-    return frozenset(re.findall(r"class[\s\\]+(?=(\w+))", "".join(_lines(filename, stamp))))
+    return frozenset(re.findall(r"class[\s\\]+(?=(\w+))", "".join(lines_of(filename, stamp))))
 
 
 @functools.lru_cache(maxsize=64)
@@ -193,7 +143,7 @@ def statement_text(
         return owner[1] or "<module>", " ".join(source_line(filename, lineno).split())
     decorators = getattr(node, "decorator_list", [])
     part: ast.AST = next((each for each in decorators if _covers(each, lineno)), node)
-    lines = _lines(filename, _stamp(filename))
+    lines = lines_of(filename, stamp_of(filename))
     start, end = _line(part) - 1, int(getattr(part, "end_lineno", None) or _line(part))
     body = getattr(part, "body", None)
     text = "".join(lines[start:end])
@@ -255,16 +205,16 @@ def _statements_at(
             inner = Scope.CLASS, f"{around}{node.name}"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = Scope.FUNCTION, f"{around}{node.name}"
-        for statements in _bodies(node):
+        for _, statements in _parts(node):
             yield from _statements_at(statements, lineno, inner)
 
 
-def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements in a compound statement."""
+def _parts(node: ast.stmt) -> Iterator[tuple[str, list[ast.stmt]]]:
+    """Yield the lists of statements in a compound statement, each with the name of its part."""
     for part in ("body", "orelse", "finalbody"):
-        yield getattr(node, part, [])
+        yield part, getattr(node, part, [])
     for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        yield handler.body
+        yield "handlers", handler.body
 
 
 def enclosing_statements(tree: ast.Module, lineno: int) -> list[tuple[ast.stmt, str]]:
@@ -279,7 +229,8 @@ def enclosing_statements(tree: ast.Module, lineno: int) -> list[tuple[ast.stmt, 
         node = next((node for node in body if _holds(node, lineno)), None)
         if node is None:
             return around[::-1]
-        part, body = _part_with(node, lineno)
+        with_line = (one for one in _parts(node) if any(_holds(each, lineno) for each in one[1]))
+        part, body = next(with_line, ("", []))
         if part == "body" and isinstance(
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
         ):
@@ -291,18 +242,6 @@ def enclosing_statements(tree: ast.Module, lineno: int) -> list[tuple[ast.stmt, 
 def _holds(node: ast.stmt, lineno: int) -> bool:
     start, end = _extent(node)
     return start <= lineno <= end
-
-
-def _part_with(node: ast.stmt, lineno: int) -> tuple[str, list[ast.stmt]]:
-    """The part of a compound statement that holds the line, and the statements there."""
-    for part in ("body", "orelse", "finalbody"):
-        statements: list[ast.stmt] = getattr(node, part, [])
-        if any(_holds(each, lineno) for each in statements):
-            return part, statements
-    for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        if any(_holds(each, lineno) for each in handler.body):
-            return "handlers", handler.body
-    return "", []
 
 
 def _extent(node: ast.stmt) -> tuple[int, int]:

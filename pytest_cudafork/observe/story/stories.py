@@ -7,7 +7,6 @@ culprit has been told in full is told in short, and says where the rest is.
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Iterable, Sequence
 
 from pytest_cudafork.compat.unpatched import os
@@ -20,6 +19,7 @@ from pytest_cudafork.observe.story.words import (
     headline,
     indent,
     initialized_at,
+    nobodys_line,
     place_of,
     short_path,
     touch_lines,
@@ -53,14 +53,46 @@ class Within(enum.Enum):
 
 
 class History:
-    """The ledger's records, with the questions that stories ask of them."""
+    """The ledger's records, with the questions that stories ask of them.
 
-    def __init__(self, records: Iterable[Record]) -> None:
-        self.records = list(records)
-        self.touches = [Touch.from_record(r) for r in self.records if r["k"] == "touch"]
-        self._images = Images(self.records)
-        self._forks = {str(r["id"]): r for r in self.records if r["k"] == "fork"}
-        self._caught = {str(r.get("fork")): r for r in self.records if r["k"] == "caught"}
+    It grows with the ledger: to make it anew for each refused fork would take the longer the more
+    were refused. Another thread may read it meanwhile.
+    """
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self.records: list[Record] = []
+        self.touches: list[Touch] = []
+        self.told: dict[str, str] = {}
+        """The culprits that a failure has told in full, and the test that failed, at first."""
+        self._images = Images()
+        self._forks: dict[str, Record] = {}
+        self._caught: dict[str, Record] = {}
+        self._clean_pids: set[str] = set()
+        """The processes that have touched CUDA and were not poisoned."""
+        self._likely_parents: dict[int, tuple[str, str]] = {}
+        """Of each poisoned process: its parent when it first wrote, and the pytest process."""
+        self.add(records)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Take in what was written since, in the ledger's order."""
+        for record in records:
+            self.records.append(record)
+            self._images.add(record)
+            kind = record["k"]
+            if kind == "touch":
+                touch = Touch.from_record(record)
+                self.touches.append(touch)
+                if not touch.poisoned:
+                    self._clean_pids.add(str(touch.pid))
+            elif kind == "fork":
+                self._forks[str(record["id"])] = record
+            elif kind == "caught":
+                self._caught[str(record.get("fork"))] = record
+            elif kind == "told":
+                self.told.setdefault(str(record.get("culprit")), str(record.get("at")))
+            if record.get("poisoned") or record.get("state") == "poisoned":
+                likely = str(record.get("ppid")), str(record.get("owner"))
+                self._likely_parents.setdefault(int(record["pid"]), likely)
 
     def image_of(self, pid: int, moment: float = NOW) -> Image:
         """What a process was running at a moment."""
@@ -81,26 +113,19 @@ class History:
             elif image.by_exec:  # it inherits nothing
                 return images
             else:
-                parent = self._native_parents.get(image.pid, 0)
+                parent = self._native_parent(image.pid)
             if not parent or parent in {one.pid for one in images}:
                 return images
             images.append(self.image_of(parent, moment))
 
-    @functools.cached_property
-    def _native_parents(self) -> dict[int, int]:
-        """The parents of poisoned processes that native code has forked, as far as they are known.
+    def _native_parent(self, pid: int) -> int:
+        """The parent of a poisoned process that native code has forked; 0 if nobody knows it.
 
         Such a fork leaves no record. The parent may have ended before its child wrote anything;
         then it was most likely the pytest process.
         """
-        known = {str(touch.pid) for touch in self.touches if not touch.poisoned}
-        parents: dict[int, int] = {}
-        for record in self.records:
-            if record.get("poisoned") or record.get("state") == "poisoned":
-                likely = (str(record.get("ppid")), str(record.get("owner")))
-                found = next((int(pid) for pid in likely if pid in known), 0)
-                parents.setdefault(int(record["pid"]), found)
-        return parents
+        likely = self._likely_parents.get(pid, ())
+        return next((int(each) for each in likely if each in self._clean_pids), 0)
 
     def initializer(self, pid: int, moment: float = NOW) -> Touch | None:
         """The touch that first initialized this process or, failing that, its nearest ancestor.
@@ -140,6 +165,10 @@ class History:
         fork = self._forks.get(str(child.get("fork"))) if child else None
         return frames_from(fork.get("stack", ())) if fork else ()
 
+    def fork(self, fork_id: str) -> Record | None:
+        """The record of a fork; None if there is none."""
+        return self._forks.get(fork_id)
+
     def caught(self, fork_id: str) -> Record | None:
         """Where the error of a refused fork was caught; None if it was not seen to be."""
         return self._caught.get(fork_id)
@@ -177,6 +206,7 @@ def fork_story(
     told_at: str = "",
     refused: bool = True,
     within: Within = Within.TEST,
+    during: str = "",
     moment: float = NOW,
 ) -> str:
     """Tell why a fork is refused: who initialized, who forks, who touched afterwards.
@@ -193,13 +223,14 @@ def fork_story(
         told_at: the test at which the touch has been told in full; "" tells it in full here.
         refused: whether it was; else it was made past the guard.
         within: what it was made in.
+        during: the test and phase, or what else the session did.
         moment: when that was, as the ledger's ``t``.
 
     """
     first = history.initializer(pid, moment)
     what = "fork refused" if refused else "fork past the guard"
     top = f"{what} at {place_of(frames)}: {initialized_at(first)}"
-    forks_at = ["", f"{api} was called by", *indent([fork_line(frames)])]
+    forks_at = ["", f"{api} was called by", *indent(_forker_lines(frames, during))]
     end = [
         *([] if refused else _UNGUARDED),
         *_swallowed_lines(history, fork_id, within),
@@ -223,6 +254,13 @@ def fork_story(
     else:
         lines.extend(indent(touch_lines(first)))
     return "\n".join([*lines, *forks_at, *_later_lines(history, pid, first, moment), *end])
+
+
+def _forker_lines(frames: Sequence[Frame], during: str) -> list[str]:
+    """The line that forks; where it is pytest's own, when that was says more."""
+    nobodys = nobodys_line(frames)
+    when = [f"in {during}"] if nobodys and during else []
+    return [fork_line(frames), *nobodys, *when]
 
 
 def _later_lines(history: History, pid: int, first: Touch | None, moment: float) -> list[str]:

@@ -194,7 +194,20 @@ def _import_bodies(frames: Sequence[Frame]) -> Iterator[int]:
 
 def first_import_body(frames: Sequence[Frame]) -> int | None:
     """Index of the innermost frame that runs at import time; None if there is none."""
-    return next(_import_bodies(frames), None)
+    return next(_import_bodies(_within_pytest(frames)), None)
+
+
+_PYTEST_BEGINS = re.compile(r"[/\\]_pytest[/\\](?:config[/\\]__init__|main)\.py$")
+
+
+def _within_pytest(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Return the frames up to the outermost of pytest's session; all, if there is none.
+
+    What is further out has called pytest, the command ``pytest`` or a program, and has done nothing
+    of what the session does.
+    """
+    ends = (n for n in range(len(frames), 0, -1) if _PYTEST_BEGINS.search(frames[n - 1].filename))
+    return frames[: next(ends, len(frames))]
 
 
 def culprit_of(frames: Sequence[Frame]) -> Frame | None:
@@ -202,13 +215,14 @@ def culprit_of(frames: Sequence[Frame]) -> Frame | None:
 
     The innermost module or class body that is being imported; else the innermost frame outside the
     CUDA libraries, the standard library and the test machinery, of a file if there is one; else the
-    innermost frame.
+    innermost frame of pytest, which names the hook or what else it calls; else the innermost frame.
     """
     body = first_import_body(frames)
     if body is not None:
         return frames[body]
+    frames = _within_pytest(frames)
     libraries = CUDA_LIBRARIES | {"<stdlib>"}
-    for skip in (libraries | MACHINERY, libraries):
+    for skip in (libraries | MACHINERY, libraries | {"pluggy"}, libraries):
         found = [
             frame
             for index, frame in enumerate(frames)
@@ -261,7 +275,7 @@ def import_chain_of(frames: Sequence[Frame]) -> tuple[Frame, ...]:
         return ()
     chain = [frames[body]]
     inside_import = False
-    for frame in frames[body + 1 :]:
+    for frame in _within_pytest(frames)[body + 1 :]:
         if frame.is_import_machinery:
             inside_import = True
             continue

@@ -8,7 +8,7 @@ from pytest_cudafork.compat.unpatched import os, re
 from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_line_is
 from pytest_cudafork.observe.story.plain_text import plain
-from pytest_cudafork.observe.story.scopes import source_line
+from pytest_cudafork.observe.story.source import source_line
 from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch, culprit_of
 from pytest_cudafork.settings import environment
 
@@ -97,6 +97,7 @@ def touch_lines(touch: Touch, *, advice: bool = True, own: str = "") -> list[str
         source = source_line(culprit.filename, culprit.lineno)
         if source:
             lines.append(f"    > {source}")
+        lines.extend(indent(nobodys_line(touch.frames), "  "))
     lines.append(f"  {_entry(touch)} in {when_of(touch)}")
     lines.extend(_calls(touch))
     lines.extend(_callers(touch))
@@ -153,13 +154,28 @@ def _imports(chain: Sequence[Frame]) -> list[str]:
     return lines
 
 
-def fork_line(frames: Sequence[Frame]) -> str:
-    """The line that forks: the innermost frame outside multiprocessing and the like."""
+def fork_place(frames: Sequence[Frame]) -> str:
+    """Where it forks: the innermost frame outside multiprocessing and the like, in one line."""
     culprit = culprit_of(frames)
-    if culprit is None:
-        return "unknown code"
-    source = source_line(culprit.filename, culprit.lineno)
-    return f"{location(culprit)} in {culprit.name}" + (f"\n    > {source}" if source else "")
+    return "unknown code" if culprit is None else f"{location(culprit)} in {culprit.name}"
+
+
+def fork_line(frames: Sequence[Frame]) -> str:
+    """The same, with the source line below it."""
+    culprit = culprit_of(frames)
+    source = "" if culprit is None else source_line(culprit.filename, culprit.lineno)
+    return fork_place(frames) + (f"\n    > {source}" if source else "")
+
+
+def nobodys_line(frames: Sequence[Frame]) -> list[str]:
+    """Say of a stack that it has no line to change, if the culprit is one of pytest's own."""
+    culprit = culprit_of(frames)
+    if culprit is None or culprit.package not in MACHINERY:
+        return []
+    return [
+        "no line of yours is in the stack: pytest calls a function that was registered with it (a "
+        "finalizer, a fixture, a hook), and that has no line in Python"
+    ]
 
 
 def indent(lines: Iterable[str], by: str = "    ") -> list[str]:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from pytest_cudafork.compat import proc_stat
 from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
 
-_DEAD = ("", "Z", "X")
+_DEAD = ("", *proc_stat.ENDED)
 _STOPPED = "T"
-_START_TICKS = 19
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def state_of(pid: int) -> str:
     """Return the letter of a process's state, as ``ps`` shows it; "" if there is no such one."""
-    return "".join(_facts(pid)[:1])
+    return _field(pid, proc_stat.STATE)
 
 
 def parent_of(pid: int) -> int:
     """Return the parent of a process; 0 if there is no such one."""
-    return int("".join(_facts(pid)[1:2]) or 0)
+    return int(_field(pid, proc_stat.PARENT) or 0)
 
 
 def started_at(pid: int) -> float:
     """Return when a process was started, in seconds since the machine's start; 0: no such one."""
-    return int("".join(_facts(pid)[_START_TICKS : _START_TICKS + 1]) or 0) / _TICKS
+    return int(_field(pid, proc_stat.STARTED) or 0) / _TICKS
 
 
 def program_of(pid: int) -> str:
@@ -39,13 +39,8 @@ def program_of(pid: int) -> str:
     return "".join(c if c.isprintable() else "?" for c in words)
 
 
-def _facts(pid: int) -> list[str]:
-    try:
-        with io.open(f"/proc/{pid}/stat", "rb") as file:
-            # the name of the program, in parentheses, may hold anything
-            return file.read().rpartition(b")")[2].decode("ascii").split()
-    except OSError:
-        return []
+def _field(pid: int, place: int) -> str:
+    return proc_stat.field(f"/proc/{pid}/stat", place)
 
 
 def lives(pid: int) -> bool:

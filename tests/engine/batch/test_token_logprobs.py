@@ -50,3 +50,17 @@ def test_each_token_has_its_own_row(
             assert got.token_ids == (token, *order.tolist())
             assert got.logprobs == pytest.approx(chances[list(got.token_ids)].tolist(), abs=1e-5)
             assert got.rank == int((chances > chances[token]).sum()) + 1
+
+
+def test_equally_likely_tokens_are_none_before_the_other_and_the_generated_one_is_first() -> None:
+    """As of ``Logprob`` and of argmax; vLLM counts the generated one's equals as before it."""
+    logits = torch.tensor([[0.0, 2.0, 2.0, 1.0, 1.0, 2.0, 3.0]])
+    for token, rank in ((6, 1), (5, 2), (2, 2), (4, 5), (0, 7)):
+        params = SamplingParams(logprobs=4)
+        request = Request("a", [1], params, 0, 0)
+        batch = ScheduledBatch((ScheduledRequest(request, 0, 1, 0),))
+        ((found,),) = logprobs_of(batch, [(token,)], logits)
+        assert (found.token_ids[0], found.rank) == (token, rank)
+        assert found.token_ids[1] == 6
+        assert set(found.token_ids[2:]) == {1, 2, 5}
+        assert list(found.logprobs[1:]) == sorted(found.logprobs[1:], reverse=True)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,6 +77,18 @@ def test_wrong_input_is_one_line_and_status_2(
     assert (code, out) == (2, "")
     assert err.startswith("sample_engine: error: ")
     assert words in err
+
+
+def test_a_working_directory_that_was_deleted_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    code, out, err = run(capsys, "--port=0", "--device=cpu")
+    assert (code, out) == (2, "")
+    assert err.startswith("sample_engine: error: The working directory was deleted")
 
 
 def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
@@ -209,17 +222,25 @@ def test_ctrl_c_ends_it(
     assert command_line._parser().parse_args([]).port == 8000
 
 
-def test_a_whole_life_with_the_own_model_on_two_ranks() -> None:
+def test_a_whole_life_with_the_own_model_on_two_ranks_in_a_folder_that_goes(
+    tmp_path: Path,
+) -> None:
     before = children()
+    folder = tmp_path / "goes"
+    folder.mkdir()
+    environ = {**os.environ, "PYTHONPATH": str(PROJECT)}
     options = ["--port=0", "--max-model-len=128", "--device=cpu", "--tensor-parallel-size=2"]
     command = [sys.executable, "-m", "sample_engine", "serve", *options]
-    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True
+    ) as server:
         guard = threading.Timer(WAIT_SECONDS, server.kill)  # for a server that hangs
         guard.start()
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
             assert address.startswith("http://127.0.0.1:"), address
+            folder.rmdir()
             below = _descendants(server.pid)
             assert len(below) >= 2
             body = {"model": "tiny", "prompt": "def f(", "max_tokens": 4, "temperature": 0}

@@ -49,7 +49,7 @@ def test_more_than_may_wait_are_refused(streams: Streams) -> None:
     async def both() -> None:
         async with contextlib.aclosing(streams.read(["a", "b"], ENDLESS)) as busy:
             await anext(busy)
-            with pytest.raises(OverloadedError, match="2 prompts are under way"):
+            with pytest.raises(OverloadedError, match="2 completions are under way"):
                 await read(streams, ["c", "d"], FOUR)
 
     asyncio.run(both())
@@ -57,8 +57,27 @@ def test_more_than_may_wait_are_refused(streams: Streams) -> None:
 
 
 def test_more_than_may_ever_be_under_way_are_refused_for_good(streams: Streams) -> None:
-    with pytest.raises(PromptError, match="4 prompts, and this server takes at most 3 at a time"):
+    words = "4 completions are asked for, and this server takes at most 3 at a time"
+    with pytest.raises(PromptError, match=words) as refused:
         asyncio.run(read(streams, ["a", "b", "c", "d"], FOUR))
+    assert (refused.value.param, streams.count) == ("", 0)
+    twice = SamplingParams(n=2, temperature=1, max_tokens=4)
+    with pytest.raises(PromptError, match=words) as refused:
+        asyncio.run(read(streams, ["a", "b"], twice))
+    assert (refused.value.param, streams.count) == ("n", 0)
+
+
+def test_each_completion_of_a_prompt_counts(streams: Streams) -> None:
+    async def both() -> None:
+        twice = SamplingParams(n=2, temperature=1, max_tokens=1 << 40)
+        async with contextlib.aclosing(streams.read(["a"], twice)) as busy:
+            await anext(busy)
+            assert streams.count == 2
+            with pytest.raises(OverloadedError, match="2 completions are under way"):
+                await read(streams, ["b", "c"], FOUR)
+            assert await read(streams, ["b"], FOUR)
+
+    asyncio.run(both())
     assert streams.count == 0
 
 

@@ -281,9 +281,10 @@ def children() -> set[int]:
 
     These are two of multiprocessing, and the servers of interpreters.
     """
-    from tests.support import interpreters  # here, as a core that is spawned has no use for it
+    # here, as a core that is spawned has no use for it
+    from tests.support import interpreter_servers
 
-    kept = {server.pid for server in interpreters.servers().running()}
+    kept = {server.pid for server in interpreter_servers.servers().running()}
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

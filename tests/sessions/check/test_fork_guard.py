@@ -13,6 +13,7 @@ import pytest
 from pytest_cudafork.check.guard import ForkDecision, Rules, Watched, allowed_module, install
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
+from pytest_cudafork.observe.story.stories import History
 from tests.support.sessions import (
     check,
     counts,
@@ -280,8 +281,8 @@ class Stub:
         self.forks.append(fork)
         return "1-1"
 
-    def records(self) -> list[dict[str, object]]:
-        return []
+    def history(self) -> History:
+        return History()
 
 
 def rules(verdict: Verdict, *, refuse: bool = True, allow: tuple[str, ...] = ()) -> Rules:

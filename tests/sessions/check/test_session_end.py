@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.sessions import check, module, records
+from tests.support.sessions import TIME_LIMIT, check, module, records
 
 
 def _leftovers() -> set[str]:
@@ -71,6 +72,44 @@ def test_a_killed_session_leaves_no_more_than_its_ledger(pytester: pytest.Pytest
     result = check(pytester, "fork", env=environment)
     assert result.ret == -9
     assert all(name.startswith("pytest-cudafork-") for name in os.listdir(temporary))
+
+
+LATE = """
+import atexit
+
+def late():
+    touch()
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    print("forked", file=sys.__stderr__)
+
+atexit.register(late)
+"""
+
+
+def test_what_comes_after_pytest_is_not_judged_as_the_documentation_says(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(module(LATE))
+    pytester.makepyfile("def test_a(): pass")
+    result = check(pytester, "touch")
+    assert result.stderr.str().split() == ["forked"]
+    assert result.ret == 0
+
+
+def test_a_watched_program_that_is_pytest_is_judged_to_the_end_of_its_process(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(module(LATE))
+    pytester.makepyfile("def test_a(): pass")
+    command = (sys.executable, "-m", "pytest_cudafork", "run", "--fail", "--guard")
+    pytest_command = ("-m", "pytest", "--cuda-fork-check=touch", "--cuda-fork-device=phantom")
+    result = pytester.run(*command, *pytest_command, timeout=TIME_LIMIT)
+    text = result.stderr.str()
+    assert "fork refused at conftest.py" in text
+    assert "forked" not in text.splitlines()
+    assert result.ret == 1
 
 
 ESCAPES = """

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import zipfile
+
 import pytest
 
-from tests.support.sessions import counts, failure, line_of, module, outcomes, run_session
+from tests.support.sessions import (
+    TIME_LIMIT,
+    check,
+    counts,
+    failure,
+    line_of,
+    module,
+    outcomes,
+    run_session,
+)
 
 KEPT = """
 import os
@@ -114,3 +126,46 @@ def test_stories_say_what_is_so(pytester: pytest.Pytester, monkeypatch: pytest.M
     numbers = counts(result)
     assert numbers["forks past the guard"] == 2
     assert numbers["forks allowed while initialized"] == 1
+
+
+BY_PYTEST_ALONE = """
+@pytest.fixture
+def touched():
+    touch()
+
+def test_finalizer(touched, request):
+    request.addfinalizer(os.fork)
+"""
+RUN_TESTS = """
+import sys
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def test_a_fork_that_pytest_alone_has_made_is_blamed_on_nobody_and_says_when(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(test_it=module(BY_PYTEST_ALONE), run_tests=RUN_TESTS)
+    options = ("-p", "pytest_cudafork.plugin", "--cuda-fork-check", "--cuda-fork-device=phantom")
+    result = pytester.run(sys.executable, "run_tests.py", *options, timeout=TIME_LIMIT)
+    story = result.stdout.str()
+    assert "fork refused at _pytest/runner.py:" in story
+    by = story.partition("os.fork was called by")[2].partition("If this fork is right")[0]
+    assert "> fin()" in by
+    assert "no line of yours is in the stack" in by
+    assert "in test_it.py::test_finalizer (teardown)" in by
+    assert "run_tests.py" not in story
+
+
+def test_the_story_shows_lines_of_modules_in_zip_files(pytester: pytest.Pytester) -> None:
+    with zipfile.ZipFile(pytester.path / "lib.zip", "w") as archive:
+        archive.writestr("zipped/__init__.py", "")
+        archive.writestr("zipped/config.py", module("class Config:\n    gpus = touch()\n"))
+    pytester.makeconftest("import sys\nsys.path.insert(0, 'lib.zip')\n")
+    pytester.makepyfile("import os\nimport zipped.config\ndef test_a():\n    os.fork()\n")
+    told = failure(check(pytester, "fork"), "test_a")
+    assert "lib.zip/zipped/config.py:" in told
+    assert "(class body)" in told
+    assert '> gpus = ctypes.CDLL("libcuda.so.1").cuInit(0)' in told

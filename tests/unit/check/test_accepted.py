@@ -21,6 +21,7 @@ from pytest_cudafork.check.accepted import (
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Touch
 
 
@@ -34,6 +35,10 @@ class Notes:
     def records(self) -> list[dict[str, Any]]:
         """Return everything so far."""
         return self.ledger.reader().new()
+
+    def history(self) -> History:
+        """Return the same as stories use it."""
+        return History(self.records())
 
     def note_baseline(self, **fields: object) -> None:
         """Write what is accepted."""
@@ -66,7 +71,7 @@ def test_what_is_accepted_is_left_out_and_noted_and_the_rest_stays(notes: Notes)
     known = Finding(touch_at(), CudaTouchError)
     unseen = Finding(touch_at(0), CudaTouchError)  # it could be any line
     poisoned = Finding(touch_at(3, poisoned=True), PoisonedTouchError)
-    left = Acceptance(notes).left([known, unseen, poisoned], [known.record])
+    left = Acceptance(notes).left([known, unseen, poisoned])
     assert left == [unseen, poisoned]
     assert list(accepted_records(notes.records())) == [("t2", Accepted("touch", LINE))]
 
@@ -78,13 +83,13 @@ def test_while_the_baseline_is_written_all_with_a_culprit_is_accepted(notes: Not
     findings = [Finding(touch_at(line), CudaTouchError) for line in (2, 0)]
     # All that is run by exec has this name.
     made = Finding(touch_at(4, stack=[["<string>", 2, "f", 3]]), CudaTouchError)
-    assert acceptance.left([*findings, made], []) == [findings[1], made]
+    assert acceptance.left([*findings, made]) == [findings[1], made]
 
 
 def test_without_a_baseline_nothing_is_accepted(notes: Notes) -> None:
     acceptance = Acceptance(notes)
     findings = [Finding(touch_at(), CudaTouchError)]
-    assert acceptance.left(findings, []) == findings
+    assert acceptance.left(findings) == findings
     assert acceptance.of_fork() == ""
     assert [record["k"] for record in notes.records()] == []
 
@@ -104,10 +109,11 @@ def test_a_fork_is_accepted_by_what_initialized_its_process(notes: Notes) -> Non
 def test_a_fork_past_the_guard_goes_by_its_process_too(notes: Notes) -> None:
     acceptance = Acceptance(notes)
     acceptance.begin(Terms("/repo", {Accepted("fork", LINE): "start"}))
+    notes.ledger.append("touch", **touch_at())
     fork = {"k": "fork", "id": "f", "pid": os.getpid(), "verdict": "unguarded", "stack": []}
-    assert acceptance.left([Finding(fork, CudaForkError)], [touch_at(), fork]) == []
+    assert acceptance.left([Finding(fork, CudaForkError)]) == []
     other = {**fork, "pid": 1}
-    assert acceptance.left([Finding(other, CudaForkError)], [touch_at(), other]) != []
+    assert acceptance.left([Finding(other, CudaForkError)]) != []
 
 
 def test_many_entries_are_several_records(notes: Notes) -> None:

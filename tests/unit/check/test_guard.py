@@ -14,6 +14,7 @@ from pytest_cudafork.check.guard import ForkDecision, Rules, allowed_module, ins
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
+from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.settings import environment
 
 
@@ -35,9 +36,9 @@ class Observed:
         self.forks.append(fork)
         return "1-1"
 
-    def records(self) -> list[dict[str, Any]]:
+    def history(self) -> History:
         """Return an empty ledger."""
-        return []
+        return History()
 
 
 def fork() -> int:

@@ -14,6 +14,7 @@ from pytest_cudafork.check.hooks import CheckHooks, LateErrors
 from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.settings import Level, environment
 from pytest_cudafork.settings.options import Settings
 
@@ -58,6 +59,10 @@ class Observer:
     def records(self) -> list[dict[str, Any]]:
         """Return everything so far."""
         return self.ledger.reader().new()
+
+    def history(self) -> History:
+        """Return the same as stories use it."""
+        return History(self.records())
 
 
 @pytest.fixture(autouse=True)

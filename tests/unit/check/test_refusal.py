@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import unittest
+from types import TracebackType
 from typing import Any
 
 import pytest
@@ -95,6 +96,49 @@ def test_an_error_that_is_held_is_asked_and_not_told_twice(
     gc.collect()
     refusals.settle()
     assert len(notes.all) == 1
+
+
+def test_an_error_that_has_not_gone_on_is_not_looked_for_again(
+    notes: Notes, refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    look = caught.caught_at
+
+    def counted(traceback: TracebackType, kind: type[BaseException]) -> caught.Caught:
+        looks.append(traceback.tb_lineno)
+        return look(traceback, kind)
+
+    monkeypatch.setattr(caught, "caught_at", counted)
+    held = None
+    try:
+        raise refusals.error("why", "1")
+    except Exception as error:
+        held = error
+    for _ in range(3):
+        refusals.settle()
+    assert len(looks) == 1
+    with contextlib.suppress(CudaForkError):
+        raise held
+    refusals.settle()
+    assert len(looks) == 2
+    assert [note[:2] for note in notes.all] == [("1", False), ("1", True)]
+
+
+def test_an_error_that_is_raised_on_with_its_traceback_was_not_caught(
+    notes: Notes, refusals: Refusals
+) -> None:
+    """As pluggy does in an old-style wrapper, and a future."""
+
+    def raises_on() -> None:
+        try:
+            raise refusals.error("why", "1")
+        except Exception as error:
+            raise error.with_traceback(error.__traceback__)  # noqa: B904
+
+    with pytest.raises(CudaForkError):
+        raises_on()
+    gc.collect()
+    assert [note[:2] for note in notes.all] == [("1", True)]
 
 
 def test_it_is_seen_before_its_traceback_is_taken(notes: Notes, refusals: Refusals) -> None:

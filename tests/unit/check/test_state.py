@@ -12,6 +12,7 @@ from pytest_cudafork.check import state as states
 from pytest_cudafork.check.state import current_state, require_clean
 from pytest_cudafork.errors import CudaTouchError
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, DriverAnswer, Verdict
+from pytest_cudafork.observe.story.stories import History
 
 
 def state(verdict: Verdict, why: str = "the driver says so") -> CudaState:
@@ -46,13 +47,13 @@ def test_a_checked_session_names_the_line() -> None:
         "k": "touch", "id": "1-1", "t": 1, "pid": os.getpid(), "entry": "cuInit",
         "stack": [["/src/engine.py", 3, "probe", 3]],
     }  # fmt: skip
-    observer: Any = SimpleNamespace(records=lambda: [record])
+    observer: Any = SimpleNamespace(history=lambda: History([record]))
     with pytest.raises(CudaTouchError, match=r"engine\.py:3: in probe"):
         require_clean(state(Verdict.INITIALIZED), observer, "during the test")
 
 
 def test_a_checked_session_that_saw_nothing_says_no_more() -> None:
-    observer: Any = SimpleNamespace(records=list)
+    observer: Any = SimpleNamespace(history=History)
     with pytest.raises(CudaTouchError) as raised:
         require_clean(state(Verdict.INITIALIZED, "torch says so"), observer, "during the test")
     assert str(raised.value).endswith("during the test: torch says so.")

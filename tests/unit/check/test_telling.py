@@ -18,6 +18,7 @@ from pytest_cudafork.check.telling import (
     told_error,
 )
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
+from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.words import short_path
 
 TOUCH: dict[str, Any] = {
@@ -28,7 +29,7 @@ FORK: dict[str, Any] = {
     "k": "fork", "id": "f", "t": 2, "pid": 7, "verdict": "guarded",
     "stack": [["/src/launch.py", 9, "start", 3]],
 }  # fmt: skip
-RECORDS = [TOUCH, FORK]
+HISTORY = History([TOUCH, FORK])
 FOUND = Finding(FORK, CudaForkError)
 
 
@@ -46,26 +47,26 @@ def telling_of(notes: list[tuple[str, str]]) -> Telling:
 def test_what_another_process_has_told_is_not_told_again() -> None:
     notes: list[tuple[str, str]] = []
     telling = telling_of(notes)
-    telling.story([FOUND], RECORDS, "test_a")
+    telling.story([FOUND], HISTORY, "test_a")
     telling.reported("test_a", failed=True)
-    telling.story([FOUND], RECORDS, "test_b")
+    telling.story([FOUND], HISTORY, "test_b")
     telling.reported("test_b", failed=True)
     assert notes == [("/src/engine.py:3", "test_a")]
     ((culprit, at),) = notes
-    ledger = [*RECORDS, {"k": "told", "pid": 9, "culprit": culprit, "at": at}]
+    ledger = History([TOUCH, FORK, {"k": "told", "pid": 9, "culprit": culprit, "at": at}])
     assert "told in full at test_a" in telling_of([]).story([FOUND], ledger, "test_c")
     assert "told in full" not in telling_of([]).story([FOUND], ledger, "test_a")
 
 
 def test_a_culprit_is_told_in_full_at_the_first_failure_that_shows_it() -> None:
     telling = telling_of([])
-    assert "what to do:" in telling.story([FOUND], RECORDS, "test_a")
+    assert "what to do:" in telling.story([FOUND], HISTORY, "test_a")
     telling.reported("test_a", failed=False)  # expected to fail: nobody reads it
-    assert "what to do:" in telling.story([FOUND], RECORDS, "test_b")
+    assert "what to do:" in telling.story([FOUND], HISTORY, "test_b")
     telling.reported("test_b", failed=True)
-    assert "told in full at test_b" in telling.story([FOUND], RECORDS, "test_c")
+    assert "told in full at test_b" in telling.story([FOUND], HISTORY, "test_c")
     telling.reported("test_c", failed=True)
-    again = telling.story([FOUND], RECORDS, "test_b")
+    again = telling.story([FOUND], HISTORY, "test_b")
     assert "what to do:" in again, "what a test has told is not shown if it runs once more"
 
 
@@ -73,24 +74,46 @@ def test_a_refusal_that_is_raised_is_shortened_where_its_culprit_is_known() -> N
     telling = telling_of([])
     first, second, unknown = refusal(), refusal(), refusal()
     unknown.fork_id = "of another ledger"
-    telling.shorten([first, unknown], RECORDS, "test_a")
+    telling.shorten([first, unknown], HISTORY, "test_a")
     assert str(first) == str(unknown) == "the whole story"
     telling.reported("test_a", failed=True)
-    telling.shorten([second], RECORDS, "test_b")
+    telling.shorten([second], HISTORY, "test_b")
     assert "told in full at test_a" in str(second)
     assert str(second).startswith("fork refused at /src/launch.py:9: CUDA was initialized at ")
 
 
+def test_a_failure_that_is_seen_twice_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    story = Finding.story
+
+    def counted(self: Finding, history: History, **given: Any) -> str:
+        told.append(self.id)
+        return story(self, history, **given)
+
+    monkeypatch.setattr(Finding, "story", counted)
+    telling = telling_of([])
+    telling.shorten([refusal()], HISTORY, "test_a")
+    telling.reported("test_a", failed=True)
+    again = refusal()
+    for _ in ("it passes our hook", "its report is made"):
+        telling.shorten([again], HISTORY, "test_b")
+    assert told == ["f"]
+    assert "told in full at test_a" in str(again)
+    telling.reported("test_b", failed=True)
+    telling.shorten([refusal()], HISTORY, "test_c")
+    assert told == ["f", "f"], "another failure may show the same refusal"
+
+
 def test_a_section_beside_a_refusal_does_not_tell_its_culprit_again() -> None:
     telling = telling_of([])
-    telling.shorten([refusal(), second := refusal()], RECORDS, "test_a")
+    telling.shorten([refusal(), second := refusal()], HISTORY, "test_a")
     assert "told in full at test_a, above" not in str(second), "it is shown first"
-    assert "told in full at test_a, above" in telling.story([FOUND], RECORDS, "test_a")
+    assert "told in full at test_a, above" in telling.story([FOUND], HISTORY, "test_a")
 
 
 def test_of_a_chain_the_first_to_be_raised_is_told_in_full() -> None:
     telling = telling_of([])
-    telling.shorten([last := refusal(), first := refusal()], RECORDS, "test_a")
+    telling.shorten([last := refusal(), first := refusal()], HISTORY, "test_a")
     assert str(first) == "the whole story"
     assert "told in full at test_a, above" in str(last)
 

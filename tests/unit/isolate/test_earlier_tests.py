@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ class Keeper:
         self.known: list[Any] = []
         self.active = True
 
-    def is_active(self, config: pytest.Config) -> bool:
+    def begin(self, config: pytest.Config, items: Sequence[pytest.Item]) -> bool:
         """Say what the test says."""
         return self.active
 
@@ -26,20 +27,21 @@ class Keeper:
         """Remember a phase."""
         self.known.append([item.name, one.when])
 
-    def pack(self, items: list[Any]) -> list[Any]:
+    def pack(self, items: Sequence[pytest.Item | None]) -> list[Any]:
         """Tell all of it with the first test."""
         return [list(self.known) or None, *[None] * (len(items) - 1)]
 
-    def enter(self, item: pytest.Item, packed: Any) -> None:
+    def enter(self, item: pytest.Item, packed: Any, find: earlier_tests.Find) -> None:
         """Take it."""
         self.known += packed
 
 
 @pytest.fixture
 def keeper(monkeypatch: pytest.MonkeyPatch) -> Keeper:
-    """The only plugin that remembers."""
+    """What remembers, besides the recipe."""
     made = Keeper()
-    monkeypatch.setattr(earlier_tests, "_PLUGINS", {"keeper": made})
+    table = {"keeper": made, "incremental": incremental}
+    monkeypatch.setattr(earlier_tests, "_ALL", table)
     return made
 
 

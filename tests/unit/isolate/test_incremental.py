@@ -92,9 +92,9 @@ def test_what_has_raised_elsewhere_is_noted_here_and_told_to_later_steps(
 
     here.noted.clear()
     names = {tuple(name[0]): item for item in (a,) for name, *_ in packed[0]}
-    incremental.enter(packed[0], lambda name: names.get(tuple(name[0])))
+    incremental.enter(a, packed[0], lambda name: names.get(tuple(name[0])))
     assert here.noted == [("test_a", *each) for each in kinds]
-    incremental.enter(packed[0], lambda name: None)  # it is not there
+    incremental.enter(a, packed[0], lambda name: None)  # it is not there
     assert len(here.noted) == 3
 
 

@@ -168,6 +168,27 @@ def test_what_was_read_is_not_read_again(
     assert len([line for line in decoded if b'"limits"' in line]) == 20
 
 
+def test_one_history_is_made_and_grows_with_the_ledger(observer: Observer) -> None:
+    first = observer.history()
+    for number in range(3):
+        observer.note_told(f"line {number}", "test_a")
+        assert observer.history() is first
+        assert first.records == observer.records()
+    assert list(first.told) == ["line 0", "line 1", "line 2"]
+
+
+def test_the_history_of_a_ledger_that_was_replaced_is_made_anew(observer: Observer) -> None:
+    observer.note_told("a", "test_a")
+    observer.note_told("b", "test_a")
+    first = observer.history()
+    os.remove(observer.ledger.path)
+    assert observer.history().told == {}
+    observer.ledger.create()
+    observer.note_told("c", "test_a")
+    assert list(observer.history().told) == ["c"]
+    assert list(first.told) == ["a", "b"], "somebody may be reading it"
+
+
 def test_a_ledger_that_was_replaced_or_emptied_is_read_anew(observer: Observer) -> None:
     observer.note_limit("a" * 1000)
     observer.records()
@@ -188,7 +209,9 @@ def test_the_ledger_is_read_while_another_thread_reads_it(observer: Observer) ->
     observer.note_limit("a")
     with observer._reading:
         assert len(observer.records()) == 1
+        assert len(observer.history().records) == 1
     assert len(observer.records()) == 1
+    assert len(observer.history().records) == 1
 
 
 def test_a_fork_is_written_and_known_to_its_child(observer: Observer) -> None:

@@ -87,11 +87,11 @@ def report(when: Any, outcome: Any) -> pytest.TestReport:
     return pytest.TestReport("it", ("", 0, ""), {}, outcome, None, when)
 
 
-def test_it_is_active_where_it_is_registered(pytester: pytest.Pytester, plugin: Any) -> None:
+def test_it_remembers_where_it_is_registered(pytester: pytest.Pytester, plugin: Any) -> None:
     config = pytester.parseconfig()
-    assert not dependency.is_active(config)
+    assert not dependency.begin(config, [])
     config.pluginmanager.register(plugin)
-    assert dependency.is_active(config)
+    assert dependency.begin(config, [])
 
 
 @pytest.mark.usefixtures("plugin")
@@ -107,7 +107,7 @@ def test_what_is_noted_in_one_process_is_known_in_the_other(pytester: pytest.Pyt
     assert packed[4:] == [{"class": {"test_d": outcomes}}, {"module": {"second": outcomes}}, None]
     for item, one in zip(there, packed[1:], strict=True):
         if one is not None:
-            dependency.enter(item, one)
+            dependency.enter(item, one, lambda name: None)
     assert dependency.pack(there) == packed[1:]
 
 

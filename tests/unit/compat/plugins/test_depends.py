@@ -46,11 +46,11 @@ def item(name: str) -> Any:
     return SimpleNamespace(nodeid=name)
 
 
-def test_it_is_active_where_it_is_registered(pytester: pytest.Pytester, plugin: Any) -> None:
+def test_it_remembers_where_it_is_registered(pytester: pytest.Pytester, plugin: Any) -> None:
     config = pytester.parseconfig()
-    assert not depends.is_active(config)
+    assert not depends.begin(config, [])
     config.pluginmanager.register(plugin)
-    assert depends.is_active(config)
+    assert depends.begin(config, [])
 
 
 def test_a_session_that_knows_less_learns_what_a_test_depends_on(plugin: Any) -> None:
@@ -63,7 +63,7 @@ def test_a_session_that_knows_less_learns_what_a_test_depends_on(plugin: Any) ->
 
     there = manager_of("b")
     plugin.managers.append(there)
-    depends.enter(item("b"), packed[1])
+    depends.enter(item("b"), packed[1], lambda name: None)
     assert there.dependencies["b"].dependencies == {"a"}
     assert there.dependencies["b"].unresolved == {"c"}
     assert there.results["a"].results == {"call": "passed"}

@@ -16,6 +16,7 @@ from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children, hooks, run_test
 from pytest_cudafork.isolate.session.children import AfterNext, NextForks, none_known
+from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.process.forking.short_stack import Steps
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.settings import environment
@@ -284,7 +285,7 @@ def test_with_a_watch_the_line_that_touched_cuda_is_named(stage: _Stage, pid: in
     stack = [["/src/engine.py", 3, "probe", 3]]
     touch = {"k": "touch", "entry": "cuInit", "stack": stack, "pid": 7, "owner": "7", "test": ""}
     record = {"id": "1", "t": 1.0, "phase": "collect", **touch}
-    watch: Any = SimpleNamespace(observer=SimpleNamespace(records=lambda: [record]))
+    watch: Any = SimpleNamespace(observer=SimpleNamespace(history=lambda: History([record])))
     stage.config.stash[SESSION].watch = watch
     reason = plugin._reason(CannotFork("", "cuda", "CUDA is initialized", pid))
     named = " (first touch: /src/engine.py:3)"

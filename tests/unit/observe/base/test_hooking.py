@@ -7,14 +7,14 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Generator
-from types import FrameType, SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.base.hooking import calling_stack, hook
+from pytest_cudafork.observe.base.hooking import calling_stack, hook, namespace_of
 from pytest_cudafork.observe.base.undo import UndoStack
 
 NAMES = ("alpha", "beta", "gamma", "delta", "self", "args", "kwargs")
@@ -197,3 +197,13 @@ def test_undo_gives_back_what_was_there_and_deletes_what_was_not() -> None:
 def test_a_missing_attribute_is_an_error_at_once() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         hook(UndoStack(), SimpleNamespace(), "nothing", passing([]))
+
+
+def test_the_names_of_a_lazy_module_are_seen_without_loading_it() -> None:
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    module = Lazy("lazy")
+    assert namespace_of(module)["__name__"] == "lazy"
+    assert namespace_of(object()) == {}

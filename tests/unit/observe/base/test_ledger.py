@@ -321,3 +321,35 @@ def test_a_file_that_another_user_has_laid_there_is_not_taken(
     assert path.read_bytes() == b""
     monkeypatch.setattr(unpatched.os, "geteuid", lambda: 0)
     Ledger(str(path)).create()
+
+
+def test_records_of_another_host_are_taken_in_with_all_that_they_say(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    other = Ledger(str(tmp_path / "other"))
+    other.create()
+    other.append("touch", number=1, owner="another host's")
+    records = other.reader().new()
+    ledger.take_in([])
+    ledger.take_in(records)
+    assert ledger.reader().new() == records
+
+
+def test_a_reader_knows_whether_a_later_look_goes_on_where_it_was(ledger: Ledger) -> None:
+    reader = ledger.reader()
+    assert reader.goes_on(), "nothing was read so far"
+    ledger.append("touch")
+    reader.new()
+    ledger.append("touch")
+    assert reader.goes_on()
+    os.truncate(ledger.path, 1)
+    assert not reader.goes_on()
+    os.remove(ledger.path)
+    assert not reader.goes_on()
+
+
+def test_a_ledger_begins_as_no_other_file_does(ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("{}")
+    assert ledgers.is_ledger(ledger.path)
+    assert not ledgers.is_ledger(str(tmp_path / "other"))
+    assert not ledgers.is_ledger(str(tmp_path))

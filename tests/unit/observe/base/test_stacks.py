@@ -7,7 +7,7 @@ import json
 import sys
 from types import FrameType
 
-from pytest_cudafork.observe.base.stacks import MOST_FRAMES, stack_of
+from pytest_cudafork.observe.base.stacks import MOST_FRAMES, outward, stack_of
 
 
 def test_the_innermost_frame_comes_first_with_its_place_and_flags() -> None:
@@ -40,3 +40,12 @@ def test_no_frame_is_no_stack_and_a_stack_is_plain_data() -> None:
     assert stack_of(None) == []
     stack = stack_of(sys._getframe())
     assert json.loads(json.dumps(stack)) == [list(item) for item in stack]
+
+
+def test_a_frame_is_followed_by_its_callers_to_the_outermost() -> None:
+    frame = sys._getframe()
+    found = list(outward(frame))
+    assert found[0] is frame
+    assert found[1] is frame.f_back
+    assert found[-1].f_back is None
+    assert list(outward(None)) == []

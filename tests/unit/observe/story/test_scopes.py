@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +15,11 @@ from pytest_cudafork.observe.story.scopes import (
     Statement,
     enclosing_statements,
     scope_of,
-    source_line,
     statement_of,
     statement_text,
     tree_of,
 )
+from pytest_cudafork.observe.story.source import source_line
 
 SOURCE = """\
 import torch
@@ -231,10 +230,6 @@ def test_a_file_that_is_none_has_no_tree_and_no_line(name: str) -> None:
     assert source_line(name, 1) == ""
 
 
-def test_a_source_line_comes_without_indentation(source: str) -> None:
-    assert source_line(source, 23) == "return probe()"
-
-
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     import os
 
@@ -286,23 +281,6 @@ def test_a_class_is_found_however_it_is_written(head: str, tmp_path: Path) -> No
     assert scope_of(str(path), path.read_text().count("\n"), "Body") is Scope.CLASS
 
 
-@pytest.mark.parametrize(
-    ("data", "line"),
-    [
-        ("name = 'é'\n".encode(), "name = 'é'"),
-        (b"\xef\xbb\xbfname = '\xc3\xa9'\n", "name = 'é'"),
-        (b"# coding: latin-1\r\nname = '\xe9'\r\n", "name = 'é'"),
-        (b"#!/bin/sh\n# -*- coding: latin-1 -*-\nname = '\xe9'\n", "name = 'é'"),
-        (b"\n\n# coding: latin-1\nname = '\xe9'\n", "name = '\ufffd'"),
-        (b"# coding: no-such-one\nname = 1\n", ""),
-    ],
-)
-def test_a_file_is_read_in_its_encoding(tmp_path: Path, data: bytes, line: str) -> None:
-    path = tmp_path / "code.py"
-    path.write_bytes(data)
-    assert source_line(str(path), data.count(b"\n")) == line
-
-
 def test_sources_are_read_while_a_test_has_replaced_what_reads_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,11 +295,3 @@ def test_sources_are_read_while_a_test_has_replaced_what_reads_files(
     found = source_line(str(path), 2), scope_of(str(path), 2, "Body"), source_line("<made up>", 1)
     monkeypatch.undo()
     assert found == ("value = 1", Scope.CLASS, "")
-
-
-def test_what_is_no_file_is_known_to_linecache(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "<made up by a tool>"
-    assert source_line(name, 1) == ""
-    monkeypatch.setitem(linecache.cache, name, (9, None, ["told = 1\n"], name))
-    assert source_line(name, 1) == "told = 1"
-    assert source_line(name, 2) == source_line(name, 0) == ""

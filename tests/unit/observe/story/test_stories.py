@@ -202,6 +202,20 @@ def test_the_story_of_a_refused_fork_counts_the_later_touches() -> None:
     assert len(fork_story(History(many), PARENT, "os.fork", frames, why="").splitlines()) < 40
 
 
+def test_a_fork_by_pytest_alone_says_so_and_in_which_test() -> None:
+    site = "/venv/lib/python3.11/site-packages"
+    frames = (Frame(f"{site}/_pytest/runner.py", 568, "SetupState.teardown_exact", OPTIMIZED),)
+    during = "test_a.py::test_a (teardown)"
+    story = fork_story(History(FAMILY), PARENT, "os.fork", frames, why="", during=during)
+    _, _, by = story.partition("os.fork was called by\n")
+    first, says, test, *_ = by.split("\n")
+    assert first == "    _pytest/runner.py:568 in SetupState.teardown_exact"
+    assert says.startswith("    no line of yours is in the stack: pytest calls")
+    assert test == "    in test_a.py::test_a (teardown)"
+    mine = (*frames, Frame("/src/launch.py", 9, "start", OPTIMIZED))
+    assert during not in fork_story(History(FAMILY), PARENT, "os.fork", mine, why="", during=during)
+
+
 def begins(pid: int, t: int, **fields: Any) -> dict[str, Any]:
     return {"k": "process", "id": f"p{pid}-{t}", "t": t, "pid": pid, **fields}
 
@@ -305,3 +319,22 @@ def test_no_ledger_is_too_odd_to_be_told(records: list[dict[str, Any]]) -> None:
         assert poison_story(history, one)
         assert touch_story(one)
         assert fork_story(history, one.pid, "os.fork", one.frames, why="why")
+
+
+@given(st.integers(0, len(EXECS)), st.sampled_from([FAMILY, EXECS]))
+def test_a_history_that_has_grown_is_as_one_that_is_made_at_once(
+    first: int, records: list[dict[str, Any]]
+) -> None:
+    grown = History(records[:first])
+    for pid in (PARENT, CHILD, GRANDCHILD):
+        grown.initializer(pid)
+    for record in records[first:]:
+        grown.add([record])
+    whole = History(records)
+    assert (grown.records, grown.touches) == (whole.records, whole.touches)
+    for pid in (PARENT, CHILD, GRANDCHILD):
+        assert grown.ancestors(pid) == whole.ancestors(pid)
+        assert grown.initializer(pid) == whole.initializer(pid)
+        assert grown.fork_of(pid) == whole.fork_of(pid)
+    for touched in whole.touches:
+        assert grown.poisoner(touched) == whole.poisoner(touched)

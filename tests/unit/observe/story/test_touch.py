@@ -16,6 +16,7 @@ from pytest_cudafork.observe.story.touch import (
     Frame,
     Touch,
     culprit_of,
+    first_import_body,
     frames_from,
     import_chain_of,
 )
@@ -164,6 +165,35 @@ def test_when_nothing_else_is_left_the_innermost_frame_is_the_culprit() -> None:
     frames = (frame(f"{SITE}/torch/cuda/__init__.py", 1, "f"),)
     assert culprit_of(frames) == frames[0]
     assert culprit_of(()) is None
+
+
+@pytest.mark.parametrize("by_import", [False, True])
+def test_who_has_called_pytest_is_not_blamed_for_what_a_session_does(by_import: bool) -> None:
+    frames = (
+        frame(f"{SITE}/pluggy/_callers.py", 121, "_multicall"),
+        frame(f"{SITE}/_pytest/runner.py", 144, "runtestprotocol"),
+        frame(f"{SITE}/pluggy/_callers.py", 121, "_multicall"),
+        frame(f"{SITE}/_pytest/config/__init__.py", 286, "main"),
+        frame("/src/run_tests.py", 8, "<module>", BODY),
+        *((frame("<frozen importlib._bootstrap>", 241, "_call"),) if by_import else ()),
+        frame("/venv/bin/pytest", 8, "<module>", BODY),
+    )
+    assert culprit_of(frames) == frames[1]
+    assert first_import_body(frames) is None
+    mine = frame("/src/test_a.py", 7, "test_a")
+    nested = (frames[0], frames[3], mine, *frames[1:])
+    assert culprit_of(nested) == mine, "a test that runs a session in its process"
+
+
+def test_who_has_called_pytest_is_in_no_chain_of_imports() -> None:
+    frames = (
+        frame("/src/test_a.py", 7, "<module>", BODY),
+        frame("<frozen importlib._bootstrap>", 241, "_call"),
+        frame(f"{SITE}/_pytest/config/__init__.py", 286, "main"),
+        frame("<frozen importlib._bootstrap>", 241, "_call"),
+        frame("/venv/bin/run", 8, "<module>", BODY),
+    )
+    assert import_chain_of(frames) == frames[:1]
 
 
 def test_a_lazy_import_inside_a_function_keeps_the_function_in_the_chain() -> None:

@@ -14,6 +14,7 @@ from pytest_cudafork.observe.story.words import (
     headline,
     indent,
     location,
+    nobodys_line,
     short_path,
     touch_lines,
     when_of,
@@ -124,3 +125,12 @@ def test_a_fork_is_told_by_the_line_outside_multiprocessing(tmp_path: Path) -> N
 
 def test_lines_with_breaks_are_moved_as_a_whole() -> None:
     assert indent(["a\nb", "c"], "> ") == ["> a", "> b", "> c"]
+
+
+def test_where_no_line_is_the_users_the_story_says_so() -> None:
+    stack = [[f"{SITE}/_pytest/runner.py", 9, "teardown_exact", FUNCTION]]
+    lines = touch_lines(touch_at(stack, test="test_a.py::test_a (teardown)"), advice=False)
+    assert lines[1].startswith("  no line of yours is in the stack: pytest calls")
+    assert lines[2].endswith("in test_a.py::test_a (teardown)")
+    mine = touch_at([*stack, ["/src/conftest.py", 9, "f", FUNCTION]])
+    assert nobodys_line(mine.frames) == nobodys_line(()) == []
