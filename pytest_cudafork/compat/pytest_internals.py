@@ -412,3 +412,32 @@ def current_line(writer: Any) -> str | None:
 def set_current_line(writer: Any, line: str) -> None:
     """Let a writer take its line for one that begins so."""
     writer._current_line = line
+
+
+# -- tests of plugins ----------------------------------------------------------------------------
+
+
+def keep_in_snapshots(*packages: str) -> Callable[[], None]:
+    """Let ``pytester`` keep modules of packages: ``_pytest.pytester.SysModulesSnapshot``.
+
+    It forgets what a test has imported. Other modules that stay would hold the forgotten ones, and
+    later imports make second ones, whose classes do not know the objects of the first. Returns an
+    undo.
+    """
+    from _pytest import pytester
+
+    module: Any = pytester
+    before = module.SysModulesSnapshot
+
+    def snapshot(preserve: Callable[[str], bool] | None = None) -> Any:
+        def stays(name: str) -> bool:
+            return name.partition(".")[0] in packages or bool(preserve and preserve(name))
+
+        return before(preserve=stays)
+
+    module.SysModulesSnapshot = snapshot
+
+    def undo() -> None:
+        module.SysModulesSnapshot = before
+
+    return undo
