@@ -19,7 +19,7 @@ from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.child.inherited import SHOWS_WARNINGS
-from pytest_cudafork.isolate.session import other_plugins, report_checks
+from pytest_cudafork.isolate.session import heard_reports, other_plugins, report_checks
 from pytest_cudafork.isolate.session.children import Children
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.isolate.session.request import INHERITED
@@ -225,6 +225,7 @@ class BodyReplay(Replay):
             mine = self._item.user_properties
             mine.extend(one for one in report.user_properties if one not in mine)
             report.user_properties = list(mine)
+            heard_reports.hear(self._item, report)
         if phase and report.failed and report.when != "teardown" and self._may_rerun(report):
             report.outcome = "rerun"  # type: ignore[assignment]  # as pytest-rerunfailures says it
             self.again = True
