@@ -414,15 +414,21 @@ def set_current_line(writer: Any, line: str) -> None:
     writer._current_line = line
 
 
+def descriptor_of_faults(config: pytest.Config) -> int:
+    """Return where ``faulthandler_timeout`` writes (``fault_handler_stderr_fd_key``), or -1."""
+    from _pytest.faulthandler import fault_handler_stderr_fd_key
+
+    return config.stash.get(fault_handler_stderr_fd_key, -1)
+
+
 # -- tests of plugins ----------------------------------------------------------------------------
 
 
 def keep_in_snapshots(*packages: str) -> Callable[[], None]:
     """Let ``pytester`` keep modules of packages: ``_pytest.pytester.SysModulesSnapshot``.
 
-    It forgets what a test has imported. Other modules that stay would hold the forgotten ones, and
-    later imports make second ones, whose classes do not know the objects of the first. Returns an
-    undo.
+    It forgets what a test has imported. Modules that stay would hold the forgotten ones, and later
+    imports make others, whose classes do not know the objects of the first. Returns an undo.
     """
     from _pytest import pytester
 

@@ -332,3 +332,21 @@ def test_a_log_file_has_what_every_process_has_logged(pytester: pytest.Pytester)
     logged = [line.rpartition(" ")[2] for line in lines if line.startswith("WARNING")]
     methods = ("fork", "spawn", "forkserver", "none")
     assert logged == [f"{method}{number}" for number in (0, 1) for method in methods]
+
+
+FAULTS = """
+import os
+from pytest_cudafork.compat.pytest_internals import descriptor_of_faults
+
+def test_hangs(pytestconfig): os.write(descriptor_of_faults(pytestconfig), b"stacks of a hang\\n")
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_stacks_of_faulthandler_timeout_are_seen(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(FAULTS)
+    result = run_session(pytester, f"--cuda-fork-isolate={method}")
+    result.assert_outcomes(passed=1)
+    assert result.stderr.lines.count("stacks of a hang") == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import stat
 import sys
 import warnings
 from pathlib import Path
@@ -359,3 +361,11 @@ def test_snapshots_of_the_modules_keep_those_of_a_package(monkeypatch: pytest.Mo
             sys.modules.pop(name, None)
     undo()
     assert _pytest.pytester.SysModulesSnapshot is first
+
+
+def test_where_faults_are_written_is_known(
+    pytestconfig: pytest.Config, pytester: pytest.Pytester
+) -> None:
+    assert stat.S_IFMT(os.fstat(pytest_internals.descriptor_of_faults(pytestconfig)).st_mode)
+    without = pytester.parseconfig("-p", "no:faulthandler")
+    assert pytest_internals.descriptor_of_faults(without) == -1
