@@ -117,6 +117,9 @@ class _BodyOnly:
             setattr(item.instance, name, _loaded(data, f"self.{name}"))
         for name, data in sent["class"].items():
             setattr(item.cls, name, _loaded(data, f"{item.cls.__name__}.{name}"))
+        for data in sent["marks"]:
+            mark = _loaded(data, "a mark that a fixture has added")
+            item.add_marker(getattr(pytest.mark, mark.name).with_args(*mark.args, **mark.kwargs))
 
 
 def _loaded(data: bytes, name: str) -> Any:

@@ -9,6 +9,7 @@ monkeypatch, request, ...) are set up there anew. Not covered then: what fixture
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +101,7 @@ def _run(
     pytest_internals.begin_request(item)
     option = item.config.option
     shown_before = standard_library.what_shows_warnings()
+    marks = list(item.own_markers)
     try:
         setup = replay.log_setup(pytest_internals.run_phase(item, "setup", log=False))
         if standard_library.what_shows_warnings() != shown_before:
@@ -108,7 +110,7 @@ def _run(
             if getattr(option, "setupshow", False):
                 pytest_internals.show_setup(item)
             if not getattr(option, "setuponly", False):
-                yield from _run_body(item, replay, children)
+                yield from _run_body(item, replay, children, marks)
         if item.session.shouldfail or item.session.shouldstop or replay.again:
             nextitem = nextitem if replay.again else None
         pytest_internals.run_phase(item, "teardown", nextitem=nextitem)
@@ -118,9 +120,11 @@ def _run(
         pytest_internals.end_request(item)
 
 
-def _run_body(item: pytest.Item, replay: BodyReplay, children: Children) -> Steps[None]:
+def _run_body(
+    item: pytest.Item, replay: BodyReplay, children: Children, marks: Sequence[pytest.Mark]
+) -> Steps[None]:
     try:
-        item.stash[INHERITED] = b"" if replay.method.name == "fork" else pack(item)
+        item.stash[INHERITED] = b"" if replay.method.name == "fork" else pack(item, marks)
         with (
             termination.sigterm_ends_session(item.nodeid),
             termination.interrupted(item),
@@ -134,8 +138,10 @@ def _run_body(item: pytest.Item, replay: BodyReplay, children: Children) -> Step
             del item.stash[INHERITED]
 
 
-def pack(item: Any) -> bytes:
+def pack(item: Any, marks: Sequence[pytest.Mark] | None = None) -> bytes:
     """Return what a child needs that shares nothing with this process, for the body of a test.
+
+    ``marks`` are those that the test had before its fixtures were set up; None: all it has now.
 
     Raises:
         ChildError: A fixture that the body takes, or an attribute of its instance, does not
@@ -159,8 +165,21 @@ def pack(item: Any) -> bytes:
             "here": here,
             "self": {name: _pickled(one, f"self.{name}") for name, one in attributes.items()},
             "class": _class_attributes(item.cls),
+            "marks": [] if marks is None else list(_added_marks(item, marks)),
         }
     )
+
+
+def _added_marks(item: pytest.Item, before: Sequence[pytest.Mark]) -> Iterator[bytes]:
+    """Yield the marks that fixtures have added, as an ``xfail``.
+
+    What does not pickle is left out: it is a plugin's, for itself.
+    """
+    known = set(map(id, before))
+    for mark in item.own_markers:
+        if id(mark) not in known:
+            with contextlib.suppress(ChildError):
+                yield _pickled(mark, f"the mark {mark.name}")
 
 
 def _is_plain(value: object) -> bool:

@@ -65,3 +65,35 @@ def test_fixtures_that_are_torn_down_here_know_how_the_body_went(
     kept = {path.resolve().parent.name for path in (pytester.path / "base").glob("*/kept")}
     assert kept == {"test_fails0", "test_dies0"}
     assert result.stdout.str().count("of the hook") == 1, "the report was changed twice"
+
+
+MARKS = """
+import os, pytest
+
+pytestmark = pytest.mark.cuda_isolated(method=METHOD, fixtures="inherit")
+
+@pytest.fixture(params=[True, False], ids=["behind", "before"])
+def expects(request):
+    request.node.add_marker(pytest.mark.xfail(reason="late", strict=True), append=request.param)
+    request.node.add_marker(pytest.mark.of_a_plugin((one for one in ())))  # it does not pickle
+
+def test_fails(expects): assert 0
+@pytest.mark.usefixtures()
+def test_passes(expects): pass
+@pytest.mark.xfail(reason="early", strict=True)
+def test_marked(expects): assert 0
+def test_dies(expects): os.abort()
+def test_plain(): pass
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_xfail_that_a_fixture_adds_here_is_expected_there(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(MARKS.replace("METHOD", repr(method)))
+    result = run_session(pytester, "-rxf", "-Wignore::pytest.PytestUnknownMarkWarning")
+    result.assert_outcomes(passed=1, failed=2, xfailed=6)
+    assert result.stdout.str().count("[XPASS(strict)] late") >= 2
+    reasons = [line.split()[-1] for line in result.stdout.lines if "test_marked[" in line]
+    assert reasons == ["early", "early"]
