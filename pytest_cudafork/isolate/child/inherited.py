@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,6 +111,8 @@ class _BodyOnly:
     def _take(self, item: Any) -> None:
         """Take what was sent; then only the fixtures that belong to this process are set up."""
         sent = frames.loads(self._inherits)
+        # a fork server was started before fixtures have changed it
+        sys.path[:] = [*sent["path"], *(one for one in sys.path if one not in sent["path"])]
         item.funcargs.update(dict.fromkeys(sent["here"], _InTheParent()))
         for name, data in sent["values"].items():
             item.funcargs[name] = _loaded(data, f"the fixture {name!r}")

@@ -9,6 +9,7 @@ monkeypatch, request, ...) are set up there anew. Not covered then: what fixture
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -165,6 +166,7 @@ def pack(item: Any, marks: Sequence[pytest.Mark] | None = None) -> bytes:
             "here": here,
             "self": {name: _pickled(one, f"self.{name}") for name, one in attributes.items()},
             "class": _class_attributes(item.cls),
+            "path": [entry for entry in sys.path if type(entry) is str],
             "marks": [] if marks is None else list(_added_marks(item, marks)),
         }
     )

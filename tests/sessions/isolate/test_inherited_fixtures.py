@@ -1,4 +1,4 @@
-"""What fixtures of the pytest process know of a body that ran in another one."""
+"""Fixtures of the pytest process and a body in another one: what each knows of the other."""
 
 from __future__ import annotations
 
@@ -97,3 +97,29 @@ def test_an_xfail_that_a_fixture_adds_here_is_expected_there(
     assert result.stdout.str().count("[XPASS(strict)] late") >= 2
     reasons = [line.split()[-1] for line in result.stdout.lines if "test_marked[" in line]
     assert reasons == ["early", "early"]
+
+
+SURROUNDINGS = """
+import os, pytest
+
+pytestmark = pytest.mark.cuda_isolated(method=METHOD, fixtures="inherit")
+
+@pytest.fixture
+def surroundings(monkeypatch, tmp_path):
+    (tmp_path / "made_by_fixture.py").touch()
+    monkeypatch.setenv("OF_FIXTURE", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+def test_finds_them(surroundings, tmp_path):
+    import made_by_fixture
+    assert (os.environ["OF_FIXTURE"], os.getcwd()) == ("1", str(tmp_path))
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_body_has_the_surroundings_that_fixtures_made(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(SURROUNDINGS.replace("METHOD", repr(method)))
+    run_session(pytester).assert_outcomes(passed=1)
