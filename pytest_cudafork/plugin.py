@@ -254,6 +254,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
                 names.append(name)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let tests of plugins, which forget what they have imported, keep what belongs together."""
+    if session.config.pluginmanager.has_plugin("pytester"):
+        from pytest_cudafork.compat.pytest_internals import keep_in_snapshots
+
+        session.config.add_cleanup(keep_in_snapshots("pytest_cudafork", "cloudpickle"))
+
+
 def pytest_report_collectionfinish(
     config: pytest.Config, items: list[pytest.Item]
 ) -> list[str] | None:

@@ -272,8 +272,10 @@ def _failure_of(
         when = "before" if last is None else "after"
         return ChildCrashed(f"{what}: the child {exit_status.REAPED}, {when} it gave a result")
     if last is None and ending.exitcode >= 0:
+        how = exit_status.describe(ending.exitcode)
+        lost = exit_status.lost(ending.exitcode, "the function")
         return ChildExit(
-            f"{what}: the child {exit_status.describe(ending.exitcode)} before it gave a result",
+            f"{what}: the child {how} before it gave a result{lost}",
             ending.exitcode,
         )
     if ending.exitcode == 0 or ending.lingered:

@@ -412,3 +412,38 @@ def current_line(writer: Any) -> str | None:
 def set_current_line(writer: Any, line: str) -> None:
     """Let a writer take its line for one that begins so."""
     writer._current_line = line
+
+
+def descriptor_of_faults(config: pytest.Config) -> int:
+    """Return where ``faulthandler_timeout`` writes (``fault_handler_stderr_fd_key``), or -1."""
+    from _pytest.faulthandler import fault_handler_stderr_fd_key
+
+    return config.stash.get(fault_handler_stderr_fd_key, -1)
+
+
+# -- tests of plugins ----------------------------------------------------------------------------
+
+
+def keep_in_snapshots(*packages: str) -> Callable[[], None]:
+    """Let ``pytester`` keep modules of packages: ``_pytest.pytester.SysModulesSnapshot``.
+
+    It forgets what a test has imported. Modules that stay would hold the forgotten ones, and later
+    imports make others, whose classes do not know the objects of the first. Returns an undo.
+    """
+    from _pytest import pytester
+
+    module: Any = pytester
+    before = module.SysModulesSnapshot
+
+    def snapshot(preserve: Callable[[str], bool] | None = None) -> Any:
+        def stays(name: str) -> bool:
+            return name.partition(".")[0] in packages or bool(preserve and preserve(name))
+
+        return before(preserve=stays)
+
+    module.SysModulesSnapshot = snapshot
+
+    def undo() -> None:
+        module.SysModulesSnapshot = before
+
+    return undo

@@ -15,7 +15,7 @@ import pytest
 from pytest_cudafork.baseline.file import BaselineError, check_writable
 from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.compat import pytest_reports
+from pytest_cudafork.compat import pytest_internals, pytest_reports
 from pytest_cudafork.intent import baseline, promise
 from pytest_cudafork.intent.kinds import Slip, skip_slip
 from pytest_cudafork.intent.summary import summary_lines
@@ -164,10 +164,16 @@ class IntentHooks:
             return
         skip = report.longrepr if isinstance(report.longrepr, tuple) else None
         where = f"\n\nIt was skipped at {skip[0]}:{skip[1]}." if skip else ""
-        report.outcome = "failed"
-        report.longrepr = (
+        text = (
             f"{slip.words}{where}\n\nThis session makes that an error (--cuda-fork-intent). To "
             f"accept it for now: {BASELINE.flag}=FILE {BASELINE.flag}-update."
+        )
+        path, line, _ = getattr(report, "location", None) or (report.nodeid, None, "")
+        if skip:
+            path, line = skip[0], skip[1] - 1
+        report.outcome = "failed"
+        report.longrepr = pytest_internals.native_representation(
+            path, (line or 0) + 1, slip.words, text
         )
 
     # -- the pytest process ----------------------------------------------------------------------

@@ -56,12 +56,24 @@ def _names(hook: Any) -> bool:
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Take note of a phase that was run in another process, here and for later steps."""
-    # where an expected failure has not come, there was no exception
-    strict = report.longreprtext.startswith("[XPASS(strict)]")
-    if report.outcome in ("failed", "skipped") and not strict and is_step(item):
-        kind = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+    kind = _kind_of(report)
+    if kind and is_step(item):
         _keep(item, report.when, kind)
         _tell(item, report.when, kind)
+
+
+def _kind_of(report: pytest.TestReport) -> str:
+    """Return which kind of exception a phase has raised; "" for none."""
+    # where an expected failure has not come, there was no exception
+    strict = report.longreprtext.startswith("[XPASS(strict)]")
+    if report.outcome not in ("failed", "skipped") or strict:
+        return ""
+    return "xfailed" if hasattr(report, "wasxfail") else report.outcome
+
+
+def raised_elsewhere(item: pytest.Item, report: pytest.TestReport) -> pytest.CallInfo[None]:
+    """Return what hooks get for a phase that was run in another process."""
+    return _call_of(item, report.when, _kind_of(report))
 
 
 def _keep(item: pytest.Item, when: Any, kind: str) -> None:
@@ -94,15 +106,19 @@ def enter(
 
 def _tell(item: pytest.Item, when: Any, kind: str) -> None:
     """Call the hooks of the recipe for a phase that has raised elsewhere."""
-
-    def fail() -> None:
-        raise _KINDS[kind](f"the {when} of {item.name} has raised, in another process")
-
-    known = {"item": item, "call": pytest.CallInfo.from_call(fail, when)}
+    known = {"item": item, "call": _call_of(item, when, kind)}
     for one in _hooks(item):
         # what else it does needs a test that was set up; where that was, it has done it
         with contextlib.suppress(Exception):
             one.function(*[known[name] for name in one.argnames])
+
+
+def _call_of(item: pytest.Item, when: Any, kind: str) -> pytest.CallInfo[None]:
+    def end() -> None:
+        if kind:
+            raise _KINDS[kind](f"the {when} of {item.name} has raised, in another process")
+
+    return pytest.CallInfo.from_call(end, when)
 
 
 class InThisProcess:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_cudafork.compat.unpatched import signal
+from pytest_cudafork.process.forking.short_stack import EXIT_LOST
 
 _HINTS = {
     "SIGKILL": "out of memory? See `dmesg`; or something else killed it",
@@ -66,6 +67,16 @@ def describe(exitcode: int | None) -> str:
         if by_shell.startswith("SIG"):
             words += f" (a shell's way to say {by_shell})"
     return words
+
+
+def lost(exitcode: int | None, what: str) -> str:
+    """What to add where a process exited with the status of one that could not tell anything.
+
+    ``what`` ran in it.
+    """
+    if exitcode != EXIT_LOST:
+        return ""
+    return f"; it could not report: did {what} close descriptors that it did not open?"
 
 
 REAPED = (

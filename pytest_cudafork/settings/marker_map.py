@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-_IN_NAME = re.compile(r"\{([a-z_]\w*)\}")
+_IN_NAME = re.compile(r"\{([a-z_]\w*)\}", re.ASCII)
 _MOST_STEPS = 20
 
 Value = Any
@@ -180,13 +180,16 @@ def _rule(line: str) -> Rule:
     groups: list[str] = _IN_NAME.findall(theirs.partition("(")[0])
     name, bracket, args = theirs.partition("(")
     left = _call(line, _IN_NAME.sub("0", name) + bracket + args)
+    given = [*groups, *_placeholder_names(left)]
+    twice = next((name for name in given if given.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{line!r}: the left side gives {twice!r} twice")
     pattern = "".join(
         f"(?P<{part}>[0-9]+)" if index % 2 else re.escape(part)
         for index, part in enumerate(_IN_NAME.split(name.strip()))
     )
-    known = {*groups, *_placeholders(left)}
     right = _call(line, ours)
-    unknown = sorted(_placeholders(right) - known)
+    unknown = sorted({*_placeholder_names(right), *_names_in_texts(right)} - set(given))
     if unknown:
         raise ValueError(f"{line!r}: the left side gives no {unknown[0]!r}")
     return Rule(line, re.compile(pattern), left, right)
@@ -213,7 +216,7 @@ def _call(line: str, text: str) -> Call:
                 return Call(_name(node.func), args, kwargs)
         else:
             return Call(_name(node))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         pass
     raise ValueError(
         f"{line!r}: {text!r} is no marker: write a name, with arguments in brackets if it has any"
@@ -230,14 +233,15 @@ def _value(node: ast.expr) -> Value:
     return Placeholder(node.id) if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
-def _placeholders(call: Call) -> set[str]:
-    found: set[str] = set()
-    for value in (*call.args, *call.kwargs.values()):
-        if isinstance(value, Placeholder):
-            found.add(value.name)
-        elif isinstance(value, str):
-            found.update(_IN_NAME.findall(value))
-    return found
+def _placeholder_names(call: Call) -> list[str]:
+    values = (*call.args, *call.kwargs.values())
+    return [value.name for value in values if isinstance(value, Placeholder)]
+
+
+def _names_in_texts(call: Call) -> list[str]:
+    values = (*call.args, *call.kwargs.values())
+    texts = [value for value in values if isinstance(value, str)]
+    return [name for text in texts for name in _IN_NAME.findall(text)]
 
 
 def _check(rule: Rule, rules: tuple[Rule, ...], ours: Mapping[str, Mapping[str, object]]) -> None:
@@ -253,10 +257,9 @@ def _check(rule: Rule, rules: tuple[Rule, ...], ours: Mapping[str, Mapping[str, 
     path, name = [rule.text], rule.ours.name
     waiting = [rule]
     for _ in range(_MOST_STEPS):
-        following = [
-            after for before in waiting for after in rules
-            if before.ours.name not in ours and after.name.fullmatch(before.ours.name)
-        ]  # fmt: skip
+        # Each line once: of several about one marker each would bring all that follow.
+        names = {before.ours.name for before in waiting} - ours.keys()
+        following = [after for after in rules if any(after.name.fullmatch(name) for name in names)]
         if not following:
             break
         path += [each.text for each in following[:1]]

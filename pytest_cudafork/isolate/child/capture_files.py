@@ -34,9 +34,12 @@ class ForkedCapture:
         parts = pytest_internals.captured_streams(config) or (None, None)
         self._files = capture_files(config)
         self._saved = [getattr(part, "targetfd_save", -1) for part in parts]
+        self._faults = pytest_internals.descriptor_of_faults(config)
 
     def renew(self) -> None:
         """Let this child write to the parent's output, and capture into files of its own."""
+        if self._faults >= 0:  # its stacks are for the terminal, and not for the parent's notes
+            os.dup2(self._outputs[1], self._faults, inheritable=False)
         for number, output in enumerate(self._outputs):
             os.dup2(output, number + 1)
             saved = self._saved[number]

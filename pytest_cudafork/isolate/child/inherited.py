@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,6 +111,8 @@ class _BodyOnly:
     def _take(self, item: Any) -> None:
         """Take what was sent; then only the fixtures that belong to this process are set up."""
         sent = frames.loads(self._inherits)
+        # a fork server was started before fixtures have changed it
+        sys.path[:] = [*sent["path"], *(one for one in sys.path if one not in sent["path"])]
         item.funcargs.update(dict.fromkeys(sent["here"], _InTheParent()))
         for name, data in sent["values"].items():
             item.funcargs[name] = _loaded(data, f"the fixture {name!r}")
@@ -117,6 +120,9 @@ class _BodyOnly:
             setattr(item.instance, name, _loaded(data, f"self.{name}"))
         for name, data in sent["class"].items():
             setattr(item.cls, name, _loaded(data, f"{item.cls.__name__}.{name}"))
+        for data in sent["marks"]:
+            mark = _loaded(data, "a mark that a fixture has added")
+            item.add_marker(getattr(pytest.mark, mark.name).with_args(*mark.args, **mark.kwargs))
 
 
 def _loaded(data: bytes, name: str) -> Any:

@@ -12,7 +12,6 @@ from pytest_cudafork.compat.unpatched import signal, time
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate.session.report_checks import Phase
 from pytest_cudafork.process import exit_status
-from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.supervision import Ending
 
 
@@ -51,9 +50,7 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
     name = exit_status.signal_name(ending.exitcode)
     what = name or f"exit status {ending.exitcode}"
     if not name and not ending.finished:
-        ended += " before the test was over"
-        if ending.exitcode == EXIT_LOST:
-            ended += "; it could not report: did the test close descriptors that it did not open?"
+        ended += f" before the test was over{exit_status.lost(ending.exitcode, 'the test')}"
     when = "after the test was over" if ending.finished else f"in {phase}"
     stop = "" if ended.endswith("?") else "."
     return ChildCrashed(

@@ -9,6 +9,8 @@ monkeypatch, request, ...) are set up there anew. Not covered then: what fixture
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.child.inherited import SHOWS_WARNINGS
-from pytest_cudafork.isolate.session import other_plugins, report_checks
+from pytest_cudafork.isolate.session import heard_reports, other_plugins, report_checks
 from pytest_cudafork.isolate.session.children import Children
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.isolate.session.request import INHERITED
@@ -100,6 +102,7 @@ def _run(
     pytest_internals.begin_request(item)
     option = item.config.option
     shown_before = standard_library.what_shows_warnings()
+    marks = list(item.own_markers)
     try:
         setup = replay.log_setup(pytest_internals.run_phase(item, "setup", log=False))
         if standard_library.what_shows_warnings() != shown_before:
@@ -108,7 +111,7 @@ def _run(
             if getattr(option, "setupshow", False):
                 pytest_internals.show_setup(item)
             if not getattr(option, "setuponly", False):
-                yield from _run_body(item, replay, children)
+                yield from _run_body(item, replay, children, marks)
         if item.session.shouldfail or item.session.shouldstop or replay.again:
             nextitem = nextitem if replay.again else None
         pytest_internals.run_phase(item, "teardown", nextitem=nextitem)
@@ -118,9 +121,11 @@ def _run(
         pytest_internals.end_request(item)
 
 
-def _run_body(item: pytest.Item, replay: BodyReplay, children: Children) -> Steps[None]:
+def _run_body(
+    item: pytest.Item, replay: BodyReplay, children: Children, marks: Sequence[pytest.Mark]
+) -> Steps[None]:
     try:
-        item.stash[INHERITED] = b"" if replay.method.name == "fork" else pack(item)
+        item.stash[INHERITED] = b"" if replay.method.name == "fork" else pack(item, marks)
         with (
             termination.sigterm_ends_session(item.nodeid),
             termination.interrupted(item),
@@ -134,8 +139,10 @@ def _run_body(item: pytest.Item, replay: BodyReplay, children: Children) -> Step
             del item.stash[INHERITED]
 
 
-def pack(item: Any) -> bytes:
+def pack(item: Any, marks: Sequence[pytest.Mark] | None = None) -> bytes:
     """Return what a child needs that shares nothing with this process, for the body of a test.
+
+    ``marks`` are those that the test had before its fixtures were set up; None: all it has now.
 
     Raises:
         ChildError: A fixture that the body takes, or an attribute of its instance, does not
@@ -159,8 +166,22 @@ def pack(item: Any) -> bytes:
             "here": here,
             "self": {name: _pickled(one, f"self.{name}") for name, one in attributes.items()},
             "class": _class_attributes(item.cls),
+            "path": [entry for entry in sys.path if type(entry) is str],
+            "marks": [] if marks is None else list(_added_marks(item, marks)),
         }
     )
+
+
+def _added_marks(item: pytest.Item, before: Sequence[pytest.Mark]) -> Iterator[bytes]:
+    """Yield the marks that fixtures have added, as an ``xfail``.
+
+    What does not pickle is left out: it is a plugin's, for itself.
+    """
+    known = set(map(id, before))
+    for mark in item.own_markers:
+        if id(mark) not in known:
+            with contextlib.suppress(ChildError):
+                yield _pickled(mark, f"the mark {mark.name}")
 
 
 def _is_plain(value: object) -> bool:
@@ -225,6 +246,7 @@ class BodyReplay(Replay):
             mine = self._item.user_properties
             mine.extend(one for one in report.user_properties if one not in mine)
             report.user_properties = list(mine)
+            heard_reports.hear(self._item, report)
         if phase and report.failed and report.when != "teardown" and self._may_rerun(report):
             report.outcome = "rerun"  # type: ignore[assignment]  # as pytest-rerunfailures says it
             self.again = True

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.plugins import cov
-from pytest_cudafork.compat.unpatched import os, pickle
+from pytest_cudafork.compat.unpatched import contextlib, fcntl, os, pickle
 from pytest_cudafork.isolate import coverage_data, earlier_tests, incremental, item_names, live_text
 from pytest_cudafork.isolate.passed_phases import expected_sign
 from pytest_cudafork.isolate.session import other_plugins
@@ -64,10 +64,20 @@ def session_request(
 
 
 def _log_file(config: pytest.Config) -> str | None:
-    """Return the file of ``--log-file``, or None."""
+    """Return the file of ``--log-file``, or None; what is written here goes to its end from now on.
+
+    Children append to it, and a file that is not open for that is written where this process has
+    come to: over what they have written.
+    """
     plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
-    name = getattr(getattr(plugin, "log_file_handler", None), "baseFilename", os.devnull)
-    return None if name == os.devnull else str(name)
+    handler: Any = getattr(plugin, "log_file_handler", None)
+    name = getattr(handler, "baseFilename", os.devnull)
+    if name == os.devnull:
+        return None
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is no file, or closed
+        fd = handler.stream.fileno()
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
+    return str(name)
 
 
 def make_basetemp(config: pytest.Config) -> str:

@@ -20,6 +20,7 @@ from pytest_cudafork.observe.story.words import (
     indent,
     initialized_at,
     nobodys_line,
+    own_lines,
     place_of,
     short_path,
     touch_lines,
@@ -275,10 +276,12 @@ def _later_lines(history: History, pid: int, first: Touch | None, moment: float)
 
 
 def _as_above(touch: Touch, told_at: str) -> list[str]:
-    """Tell a touch in short, and where it was told in full."""
+    """Tell a touch in short, and where its line was told in full: that may be of another touch."""
+    told_there = touch.test.rpartition(" (")[0] == told_at
     return [
         "CUDA was initialized by",
         f"    {headline(touch)}",
+        *indent([] if told_there else own_lines(touch)),
         f"    as above: told in full at {told_at}",
     ]
 

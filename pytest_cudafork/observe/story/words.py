@@ -108,6 +108,13 @@ def touch_lines(touch: Touch, *, advice: bool = True, own: str = "") -> list[str
     return lines
 
 
+def own_lines(touch: Touch) -> list[str]:
+    """What a touch has of its own beside others of the same line: its test and its callers."""
+    if not touch.test or touch.at_import:
+        return []
+    return [f"  in {when_of(touch)}", *_callers(touch)]
+
+
 def _entry(touch: Touch) -> str:
     library = os.path.basename(touch.library)
     caller = f" (called by {library})" if library else ""

@@ -115,6 +115,21 @@ def test_plain():
     blind.assert_outcomes(passed=5)
 
 
+def test_a_failure_names_its_place_where_a_line_is_all_that_is_shown(
+    pytester: pytest.Pytester,
+) -> None:
+    path = pytester.makepyfile(
+        test_it="import pytest\ndef test_a():\n    pytest.skip('no GPU')\n",
+        test_whole="import pytest\npytest.skip('no GPU', allow_module_level=True)\n",
+    ).with_name("test_it.py")
+    options = ("--cuda-fork-expect-gpus=1", "--cuda-fork-intent=gpu-skipped")
+    result = run_session(pytester, *options, "--tb=line", "--continue-on-collection-errors")
+    result.assert_outcomes(failed=1, errors=1)
+    words = "needs a GPU and was skipped, though GPUs were expected: no GPU"
+    result.stdout.fnmatch_lines([f"{path}:3: {words}", f"FAILED test_it.py::test_a - {words}"])
+    assert f"{path.with_name('test_whole.py')}:2" in result.stdout.str()
+
+
 def test_options_that_say_nothing_together_are_usage_errors(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(): pass")
     for args, words in (

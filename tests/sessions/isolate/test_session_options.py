@@ -306,3 +306,47 @@ def test_the_last_word_on_a_plugin_counts(
     )
     option = f"--cuda-fork-isolate={method}"
     run_session(pytester, option, "-p", order[1]).assert_outcomes(passed=1)
+
+
+LOGS = """
+import logging, pytest
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "none"] * 2)
+def test_logs(method, request): logging.warning(request.node.callspec.id)
+"""
+ISOLATES = """
+import pytest
+
+def pytest_itemcollected(item):
+    method = item.callspec.params["method"]
+    if method != "none":
+        item.add_marker(pytest.mark.cuda_isolated(method=method))
+"""
+
+
+def test_a_log_file_has_what_every_process_has_logged(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(ISOLATES)
+    pytester.makepyfile(LOGS)
+    run_session(pytester, "--log-file=log.txt").assert_outcomes(passed=8)
+    lines = (pytester.path / "log.txt").read_text().splitlines()
+    logged = [line.rpartition(" ")[2] for line in lines if line.startswith("WARNING")]
+    methods = ("fork", "spawn", "forkserver", "none")
+    assert logged == [f"{method}{number}" for number in (0, 1) for method in methods]
+
+
+FAULTS = """
+import os
+from pytest_cudafork.compat.pytest_internals import descriptor_of_faults
+
+def test_hangs(pytestconfig): os.write(descriptor_of_faults(pytestconfig), b"stacks of a hang\\n")
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_stacks_of_faulthandler_timeout_are_seen(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(FAULTS)
+    result = run_session(pytester, f"--cuda-fork-isolate={method}")
+    result.assert_outcomes(passed=1)
+    assert result.stderr.lines.count("stacks of a hang") == 1

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.sessions import check, line_of, module, run_session
+from tests.support.sessions import check, failure, line_of, module, run_session
 
 ENGINE = """
 class Backend:
@@ -67,6 +67,38 @@ def test_tests_in_several_processes_tell_their_culprit_once(
     processes = 2 if how == "-n2" else 1
     assert 1 <= text.count("what to do:") <= processes
     assert text.count("as above: told in full at test_it.py::test_a[") >= 9 - processes
+
+
+HELPER = """
+def probe():
+    touch()
+
+@pytest.mark.cuda_isolated(method="fork")
+def test_isolated():
+    probe()
+    os.fork()
+
+def test_touches():
+    probe()  # here
+
+def test_forks():
+    os.fork()
+"""
+
+
+def test_a_line_that_several_tests_reach_is_told_with_each_ones_own_way(
+    pytester: pytest.Pytester,
+) -> None:
+    path = pytester.makepyfile(test_it=module(HELPER))
+    result = check(pytester, "touch")
+    result.assert_outcomes(failed=3)
+    caller = f"{path.name}:{line_of(path, '# here')} in test_touches"
+    for test, told_at in (("test_touches", "test_isolated"), ("test_forks", "test_touches")):
+        story = failure(result, test)
+        assert f"as above: told in full at {path.name}::{told_at}" in story
+        # What was told in full is the touch of another process, with the way of another test.
+        assert (caller in story) == (test == "test_touches")
+    assert "test_it.py::test_touches (call)" in failure(result, "test_touches")
 
 
 TOUCHES = """

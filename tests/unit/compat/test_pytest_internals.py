@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import stat
 import sys
 import warnings
 from pathlib import Path
@@ -14,6 +16,7 @@ import _pytest._code.code
 import _pytest._io
 import _pytest.capture
 import _pytest.fixtures
+import _pytest.pytester
 import _pytest.runner
 import _pytest.skipping
 import _pytest.terminal
@@ -29,6 +32,7 @@ MODULES: dict[Any, dict[str, str]] = {
         "FixtureDef": "fixtures of the parent in a forked child",
         "FuncFixtureInfo": "the rehearsal of a fork server",
     },
+    _pytest.pytester: {"SysModulesSnapshot": "sessions in tests of plugins"},
     _pytest.skipping: {
         "evaluate_skip_marks": "skipped tests, which need no process",
         "evaluate_xfail_marks": "crashes that are expected",
@@ -338,3 +342,30 @@ def test_a_failure_without_a_traceback_is_shown_by_a_line_of_source() -> None:
     pytest_internals.show_at_line(shown, ("b.py", 1), "", "other", short=True)
     assert str(shown) == before, "it has a line already"
     pytest_internals.show_at_line("text", ("b.py", 1), "", "other", short=True)
+
+
+def test_snapshots_of_the_modules_keep_those_of_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    first = _pytest.pytester.SysModulesSnapshot
+    undo = pytest_internals.keep_in_snapshots("ours", "theirs")
+    names = ("ours", "ours.part", "theirs.part", "oursnot", "zope.part")
+    for preserve, kept in (
+        (None, names[:3]),
+        (lambda name: "zope" in name, (*names[:3], names[4])),
+    ):
+        snapshot = _pytest.pytester.SysModulesSnapshot(preserve)
+        sys.modules.update(dict.fromkeys(names, sys))
+        snapshot.restore()
+        assert [name for name in names if name in sys.modules] == list(kept)
+        for name in names:
+            sys.modules.pop(name, None)
+    undo()
+    assert _pytest.pytester.SysModulesSnapshot is first
+
+
+def test_where_faults_are_written_is_known(
+    pytestconfig: pytest.Config, pytester: pytest.Pytester
+) -> None:
+    assert stat.S_IFMT(os.fstat(pytest_internals.descriptor_of_faults(pytestconfig)).st_mode)
+    without = pytester.parseconfig("-p", "no:faulthandler")
+    assert pytest_internals.descriptor_of_faults(without) == -1

@@ -43,6 +43,8 @@ def _write(file: Path, text: str) -> str:
         ("import os; os.kill(os.getpid(), 9)", 137, "it was killed by SIGKILL"),
         ("import os; os._exit(0)", 0, "ended its process before its end"),
         ("import os; os._exit(5)", 5, ""),
+        ("import os; os.closerange(3, 99)", 70, "could not report: did the file close descriptors"),
+        ("import sys; sys.exit(70)", 70, ""),
         (
             "import atexit, os; atexit.register(os.kill, os.getpid(), 15)",
             143,
@@ -50,7 +52,17 @@ def _write(file: Path, text: str) -> str:
         ),
         ("1 / 0", 1, ""),
     ],
-    ids=["well", "exit", "killed", "os._exit(0)", "os._exit", "killed at exit", "raises"],
+    ids=[
+        "well",
+        "exit",
+        "killed",
+        "os._exit(0)",
+        "os._exit",
+        "closes",
+        "70",
+        "killed at exit",
+        "raises",
+    ],
 )
 def test_each_way_to_end(
     runner: FileRunner, tmp_path: Path, text: str, code: int, why: str

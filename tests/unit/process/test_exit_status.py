@@ -38,6 +38,13 @@ def test_every_exit_code_has_words(code: int) -> None:
     assert bool(exit_status.signal_name(code)) == (code < 0)
 
 
+def test_what_could_not_report_is_told_by_its_status_alone() -> None:
+    assert exit_status.lost(70, "it") == (
+        "; it could not report: did it close descriptors that it did not open?"
+    )
+    assert not any(exit_status.lost(code, "it") for code in (None, 0, 1, -9))
+
+
 def test_stacks_are_shortened_to_the_frames_of_the_test() -> None:
     stacks = (
         "Fatal Python error: Aborted\n\n"

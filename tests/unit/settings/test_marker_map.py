@@ -113,6 +113,13 @@ def test_a_mark_may_stand_for_several() -> None:
         ("a(**x) = gpus(1)", "'a(**x)' is no marker"),
         ("a = gpus(open('x'))", "is no marker"),
         ("= gpus(1)", "'' is no marker"),
+        ("a = gpus({[]: 1})", "'gpus({[]: 1})' is no marker"),
+        ("a_{n}_{n} = gpus(n)", "the left side gives 'n' twice"),
+        ("a_{n}(n) = gpus(n)", "the left side gives 'n' twice"),
+        ("a(n, gpus=n) = gpus(n)", "the left side gives 'n' twice"),
+        ("a(mode='{x}') = gpus(1, memory='{x}GiB')", "the left side gives no 'x'"),
+        # Each line leads to two others: all ways through them would be a million.
+        ("a = b\na(n) = b\nb = a\nb(n) = a\n" * 3, "the lines make a circle: a = b; b = a"),
     ],
 )
 def test_a_wrong_map_is_told_with_its_line(lines: str, words: str) -> None:
@@ -121,7 +128,7 @@ def test_a_wrong_map_is_told_with_its_line(lines: str, words: str) -> None:
     assert words in str(told.value)
 
 
-@given(st.text(alphabet="ab(){}=,'\" n1\n", max_size=24))
+@given(st.text(alphabet="ab(){}=,'\" n1\n[]:", max_size=24))
 def test_any_text_is_a_map_or_refused_with_words(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert isinstance(parse_map(text, OURS), MarkerMap)

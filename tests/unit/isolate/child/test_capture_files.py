@@ -170,6 +170,8 @@ def test_the_child_of_a_process_that_captures_for_nobody_writes_to_the_parents_t
     for part in parts:  # where pytest's own capture leads back to
         part.targetfd_save = os.open(os.devnull, os.O_WRONLY)
     monkeypatch.setattr(pytest_internals, "captured_streams", lambda config: parts)
+    faults = os.open(os.devnull, os.O_WRONLY)
+    monkeypatch.setattr(pytest_internals, "descriptor_of_faults", lambda config: faults)
     capture = capture_files.ForkedCapture(cast("Any", None), terminal[0], terminal[1])
     capture.renew()
     os.write(1, b"to 1")
@@ -177,9 +179,11 @@ def test_the_child_of_a_process_that_captures_for_nobody_writes_to_the_parents_t
     for part, text in zip(parts, (b"saved out", b"saved err"), strict=True):
         os.write(part.targetfd_save, text)
         os.close(part.targetfd_save)
+    os.write(faults, b"faults")
+    os.close(faults)
     assert [(tmp_path / name).read_bytes() for name in names] == [
         b"to 1saved out",
-        b"to 2saved err",
+        b"to 2saved errfaults",
     ]
     assert [_read(part.tmpfile) for part in parts] == [b"", b""]  # not those of other children
     for fd in terminal:

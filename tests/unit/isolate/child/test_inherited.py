@@ -61,10 +61,25 @@ def run(item: Any, inherits: bytes | None) -> list[str]:
 
 def sent(**parts: Any) -> bytes:
     """Return what a parent would send."""
-    data: dict[str, Any] = {"values": {}, "here": [], "self": {}, "class": {}, **parts}
+    data: dict[str, Any] = {"values": {}, "here": [], "self": {}, "class": {}, "marks": []}
+    data["path"] = []
+    data.update(parts)
     for name in ("values", "self", "class"):
         data[name] = {key: cloudpickle.dumps(value) for key, value in data[name].items()}
     return frames.dumps(data)
+
+
+def test_marks_that_were_sent_are_marks_of_the_test(tests: dict[str, Any]) -> None:
+    mark = pytest.mark.xfail(reason="late", strict=True).mark
+    assert run(tests["test_fails"], sent(marks=[cloudpickle.dumps(mark)])) == ["call skipped"]
+
+
+def test_the_module_search_path_is_that_of_the_fixtures(
+    tests: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", ["/here", "/both"])
+    run(tests["test_fails"], sent(path=["/theirs", "/both"]))
+    assert sys.path == ["/theirs", "/both", "/here"]
 
 
 def test_without_an_inheritance_the_whole_test_runs(tests: dict[str, Any]) -> None:

@@ -168,7 +168,7 @@ def test_what_cannot_travel_is_refused_by_its_name(prepared: Any, where: str) ->
 
 
 def test_the_refusal_is_an_error_of_the_test(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(item: object) -> bytes:
+    def refuse(item: object, marks: object) -> bytes:
         raise ChildError("the fixture 'x' cannot be sent")
 
     monkeypatch.setattr(inherit, "pack", refuse)

@@ -253,6 +253,17 @@ def test_an_exec_begins_anew_and_its_past_is_blamed_for_nothing() -> None:
     assert History([touch(PARENT, 1, 11), begins(PARENT, 4)]).initializer(PARENT) is None
 
 
+def test_a_touch_told_in_short_has_its_own_test_and_callers_unless_they_stand_there() -> None:
+    stack = [["/t/util.py", 5, "probe", OPTIMIZED], ["/t/test_b.py", 9, "test_b", OPTIMIZED]]
+    seen = Touch.from_record(touch(7, 1, 5, test="t/test_b.py::test_b (call)", stack=stack))
+    short = touch_story(seen, told_at="t/test_a.py::test_a")
+    assert "in process 7, in t/test_b.py::test_b (call)" in short
+    assert "called from:\n        /t/test_b.py:9 in test_b" in short
+    assert "called from:" not in touch_story(seen, told_at="t/test_b.py::test_b")
+    whole_line = Touch.from_record(touch(7, 1, 5))
+    assert len(touch_story(whole_line, told_at="t/test_a.py::test_a").splitlines()) == 5
+
+
 def test_only_a_simulated_driver_is_called_a_stand_in() -> None:
     history = History(FAMILY)
     for simulated in (True, False):
