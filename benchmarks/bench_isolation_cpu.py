@@ -1,6 +1,6 @@
 """CPU time and wall time of whole sessions: our methods against pytest-forked and no isolation.
 
-    make bench-isolation   makes the environment, with a pytest that pytest-forked works with
+    make .venv-bench/installed   makes the environment, with a pytest that pytest-forked works with
     .venv-bench/bin/python benchmarks/bench_isolation_cpu.py --tests 1000
     .venv-bench/bin/python benchmarks/bench_isolation_cpu.py --before FOLDER
 
