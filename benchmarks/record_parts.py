@@ -124,11 +124,13 @@ CPU = {
         "benchmarks/bench_import.py",
         ["--rounds", "10"],
         _imported,
+        minutes=0.2,
     ),
     "overhead": Part(
         "benchmarks/bench_overhead.py",
         ["--rounds", "5"],
         lambda data: {"checked session, CPU, to no option": data["ratio"]},
+        minutes=0.3,
     ),
     "watched": Part(
         "benchmarks/bench_watched_calls.py",
@@ -138,6 +140,7 @@ CPU = {
             for call, ratio in data["ratios"].items()
             if not call.endswith("not watched")
         },
+        minutes=0.1,
     ),
     "run": Part(
         "benchmarks/bench_run.py",
@@ -146,9 +149,13 @@ CPU = {
             f"{row['program']}, under `run`, to alone": 1 + row["work_percent"] / 100
             for row in data["rows"]
         },
+        minutes=0.2,
     ),
     "audit": Part(
-        "benchmarks/bench_imports.py", ["--modules", "150", "--fresh", "4", "--jobs", "2"], _audited
+        "benchmarks/bench_imports.py",
+        ["--modules", "150", "--fresh", "4", "--jobs", "2"],
+        _audited,
+        minutes=0.3,
     ),
     "graph": Part(
         "benchmarks/bench_software_graph.py",
@@ -157,6 +164,7 @@ CPU = {
             f"software graph, {name}, capture and replay, to eager": each["ratio"]
             for name, each in data["outcomes"].items()
         },
+        minutes=0.1,
     ),
     "captures": Part(
         "benchmarks/bench_captures.py",
@@ -166,12 +174,14 @@ CPU = {
             for row in data["rows"]
             if row["how"] == "check"
         },
+        minutes=0.4,
     ),
     "isolation": Part(
         "benchmarks/bench_isolation_cpu.py",
         ["--tests", "200", "--rounds", "1"],
         _isolated,
         peers=True,
+        minutes=0.2,
     ),
     "engine": Part(
         "benchmarks/bench_engine_cpu.py",
@@ -179,8 +189,9 @@ CPU = {
         _engine,
         once=True,
         needs=("transformers", "msgspec"),
+        minutes=0.8,
     ),
-    "packing": Part("benchmarks/bench_packing.py", [], _packed, once=True),
+    "packing": Part("benchmarks/bench_packing.py", [], _packed, once=True, minutes=2.5),
 }
 """The parts in turns that need no GPU, by name."""
 
@@ -207,12 +218,15 @@ _DECODE = (
 )
 
 GPU = {
-    "pair": Part("benchmarks/bench_capture_pair.py", ["--rounds", "20"], _pair, gpus=1),
+    "pair": Part(
+        "benchmarks/bench_capture_pair.py", ["--rounds", "20"], _pair, gpus=1, minutes=0.2
+    ),
     "decode": Part(
         "benchmarks/bench_engine.py",
         ["--prompt", "128", "--batch", "1", "--settings", *_DECODE],
         _decode,
         gpus=1,
+        minutes=0.2,
     ),
     "blocks": Part(
         "benchmarks/bench_kv_blocks.py",
@@ -221,6 +235,7 @@ GPU = {
             f"KV blocks {name}, to a copy": 1 / each["part"] for name, each in data["moves"].items()
         },
         gpus=1,
+        minutes=0.2,
     ),
     "speculation": Part(
         "benchmarks/bench_speculation.py",
@@ -232,6 +247,7 @@ GPU = {
         },
         once=True,
         gpus=1,
+        minutes=0.5,
     ),
 }
 """The parts in turns that need a GPU, by name."""

@@ -53,10 +53,11 @@ def main() -> int:
     text = f"```python\n{PROGRAM}```\n\n"
     text += table(("replay of", "keys", "by eager code", "equal"), rows)
     text += f"\n\nThen: `{end}`"
-    data = {"equal": [row[3] == "True" for row in rows], "end": end, "status": done.returncode}
+    equal = [row[3] == "True" for row in rows]
+    data = {"equal": equal, "end": end, "status": done.returncode}
     title = "A static cache with a sliding window of transformers under a CUDA graph"
     publish("sliding_window", title, text, data, save=options.save, packages=["transformers"])
-    return int(not raised and all(data["equal"]))
+    return int(not raised and all(equal))
 
 
 if __name__ == "__main__":
