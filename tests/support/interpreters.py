@@ -37,6 +37,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ _LEFT_OUT = ("-pno:hypothesispytest", "-pno:anyio", "-pno:platformdirs")
 _ENDINGS = ("", "py", "so")  # of packages, which are folders, and modules
 _MOST_FILES = 50
 _LINUX = sys.platform == "linux"
+_starting = threading.Lock()
+"""A child of another thread would be taken for one of somebody else's, and reaped."""
 
 
 class Child:
@@ -422,10 +425,24 @@ def start(
         fresh: The reason why it has to be a fresh interpreter, if there is one.
 
     """
+    given = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     environ = dict(os.environ if env is None else env)
     fresh = fresh or os.environ.get(FRESH, "")
     if not fresh:
         command = _without_slow_plugins(command)
+    with _starting:
+        return _start(command, given, cwd, environ, fresh, start_new_session=start_new_session)
+
+
+def _start(
+    command: Sequence[str],
+    given: Mapping[str, int],
+    cwd: str | os.PathLike[str] | None,
+    environ: dict[str, str],
+    fresh: str,
+    *,
+    start_new_session: bool,
+) -> subprocess.Popen[bytes] | Child:
     program = program_of(command)
     group = os.getpgid(0)
     # 0: a group outside of this namespace of processes, which no other process here can join
@@ -444,18 +461,12 @@ def start(
             "group": group,
             "new_session": start_new_session,
         }
-        pid = servers().fork(program, request, [stdin, stdout, stderr])
+        pid = servers().fork(program, request, list(given.values()))
         if pid is not None:
             return Child(command, pid)
     environ.pop(FRESH, None)
     return subprocess.Popen(
-        list(command),
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        cwd=cwd,
-        env=environ,
-        start_new_session=start_new_session,
+        list(command), **given, cwd=cwd, env=environ, start_new_session=start_new_session
     )
 
 
