@@ -425,18 +425,18 @@ def start(
         fresh: The reason why it has to be a fresh interpreter, if there is one.
 
     """
-    given = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     environ = dict(os.environ if env is None else env)
     fresh = fresh or os.environ.get(FRESH, "")
     if not fresh:
         command = _without_slow_plugins(command)
     with _starting:
-        return _start(command, given, cwd, environ, fresh, start_new_session=start_new_session)
+        streams = (stdin, stdout, stderr)
+        return _start(command, streams, cwd, environ, fresh, start_new_session=start_new_session)
 
 
 def _start(
     command: Sequence[str],
-    given: Mapping[str, int],
+    streams: tuple[int, int, int],
     cwd: str | os.PathLike[str] | None,
     environ: dict[str, str],
     fresh: str,
@@ -461,12 +461,18 @@ def _start(
             "group": group,
             "new_session": start_new_session,
         }
-        pid = servers().fork(program, request, list(given.values()))
+        pid = servers().fork(program, request, streams)
         if pid is not None:
             return Child(command, pid)
     environ.pop(FRESH, None)
     return subprocess.Popen(
-        list(command), **given, cwd=cwd, env=environ, start_new_session=start_new_session
+        list(command),
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
+        cwd=cwd,
+        env=environ,
+        start_new_session=start_new_session,
     )
 
 
