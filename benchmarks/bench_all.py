@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(shown(chosen, options.rounds))
         return 0
     print(shown(chosen, options.rounds), file=sys.stderr, flush=True)
+    earlier = record_guard.last(device, chosen)
     start = time.monotonic()
     found = take_turns(chosen, options.rounds, options.peers, save=options.save)
     text, data = report(found, time.monotonic() - start)
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.against_last:
         tried = {name: part for name, part in chosen.items() if name not in found.absent}
         compared = tried if options.all else chosen
-        said, worse = record_guard.compare(device, data["figures"], options.allowed, compared)
+        said, worse = record_guard.compare(earlier, data["figures"], options.allowed, compared)
         text += f"\n\n{said}"
         complaints += worse
     publish(record_guard.TOPIC, "What everything costs", text, data, save=options.save)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _FOREIGN = (
     "PYTEST_",
     "_CUDAFORK_",
     "PYTHON",
 )  # users have compiled modules, and no settings of ours
-_SHOWN = 500
+_SHOWN = 5  # lines of an error
+_LATE_SECONDS = 5.0  # what it has left behind may keep its stderr open
 
 
 def last_line(
@@ -38,22 +43,44 @@ def last_line(
         RuntimeError: its last line is no JSON, or the time was over.
 
     """
-    try:
-        done = subprocess.run(
+    said: deque[str] = deque(maxlen=_SHOWN)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
+        process = subprocess.Popen(
             [str(Path(python).absolute()), *command],
             cwd=folder,
             env={key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=None if aloud else subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=seconds,
+            stdout=out,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
         )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{command[0]} was ended after {seconds:g} s") from None
+        assert process.stderr is not None
+        reader = threading.Thread(target=_keep, args=(process.stderr, said, aloud), daemon=True)
+        reader.start()
+        try:
+            status = process.wait(seconds)
+        except BaseException as error:
+            process.kill()
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise RuntimeError(f"{' '.join(command)} was ended after {seconds:g} s") from None
+            raise
+        reader.join(_LATE_SECONDS)
+        out.seek(0)
+        lines = out.read().splitlines()
     try:
-        return done.returncode, json.loads(done.stdout.splitlines()[-1])
+        return status, json.loads(lines[-1])
     except (IndexError, ValueError) as error:
-        end = (done.stderr or done.stdout).strip()[-_SHOWN:]
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {end}") from error
+        end = "".join(said).strip() or "\n".join(lines[-_SHOWN:])
+        raise RuntimeError(f"{' '.join(command)} ended with {status}: {end}") from error
+
+
+def _keep(stream: IO[str], said: deque[str], aloud: bool) -> None:
+    """Keep the last lines of a stream, and show all of them."""
+    with stream:
+        for line in stream:
+            said.append(line)
+            if aloud:
+                sys.stderr.write(line)
+                sys.stderr.flush()

@@ -5,7 +5,7 @@ Of each part the newest record counts that has it: a record need not have all of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +51,25 @@ def _told(name: str, part: Part, file: Path) -> dict[str, Any]:
 
 
 def compare(
-    device: str, now: Mapping[str, Any], allowed: float, parts: Mapping[str, Part]
+    earlier: tuple[Sequence[str], Mapping[str, Any]],
+    now: Mapping[str, Any],
+    allowed: float,
+    parts: Mapping[str, Part],
 ) -> tuple[str, list[str]]:
     """Return a table of the figures now and then, and what is wrong.
 
     Args:
-        device: ``cpu`` or ``gpu``.
+        earlier: what ``last`` said before these parts have run, and kept records of their own.
         now: the figures.
         allowed: how much above the last median one may be.
         parts: those that were to be measured; figures of others are not missed.
 
     """
-    names, before = last(device, parts)
+    names, every = earlier
     if now and not names:
-        words = f"There is no record of a {device} to compare with."
+        words = "There is no record to compare with."
         return words, [words]
+    before = {figure: each for figure, each in every.items() if each["part"] in parts}
     counts = {name for name, part in parts.items() if part.counts}
     return judge(", ".join(names), before, now, allowed, counts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -81,14 +82,11 @@ def test_a_long_part_is_compared_with_its_own_newest_record(
     assert found["kept"]["median"] == 4.0
 
 
-def test_without_a_record_there_is_nothing_green(
-    benchmark: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guard = benchmark("record_guard")
-    monkeypatch.setattr(guard, "last", lambda device, parts: ([], {}))
-    words = "There is no record of a gpu to compare with."
-    assert guard.compare("gpu", {"a": figure(1.0, 1.0)}, 0.1, {}) == (words, [words])
-    assert guard.compare("gpu", {}, 0.1, {})[1] == []  # parts that are judged by their status
+def test_without_a_record_there_is_nothing_green(benchmark: Callable[[str], Any]) -> None:
+    compare, none = benchmark("record_guard").compare, ([], {})
+    words = "There is no record to compare with."
+    assert compare(none, {"a": figure(1.0, 1.0)}, 0.1, {}) == (words, [words])
+    assert compare(none, {}, 0.1, {})[1] == []  # parts that are judged by their status
 
 
 def test_a_record_without_a_line_of_json_is_an_error(
@@ -244,6 +242,62 @@ def test_long_parts_run_only_with_all_or_by_name_and_the_list_runs_nothing(
         assert every.main(options) == 0
         assert every.order == ran
         assert "minutes on two cores" in capsys.readouterr().err  # before it starts
+
+
+@pytest.mark.parametrize("aloud", [True, False])
+def test_what_a_command_says_while_it_runs_is_shown_if_it_is_to_be(
+    benchmark: Callable[[str], Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    aloud: bool,
+) -> None:
+    code = "import sys; print('begun', file=sys.stderr); print('a table'); print('[1, 2]'); exit(3)"
+    run = benchmark("last_line").last_line
+    assert run(sys.executable, ["-c", code], tmp_path, 60.0, aloud=aloud) == (3, [1, 2])
+    assert ("begun" in capsys.readouterr().err) is aloud
+
+
+def test_what_a_command_leaves_behind_does_not_keep_it_from_being_read(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = benchmark("last_line")
+    monkeypatch.setattr(module, "_LATE_SECONDS", 0.0)
+    left = "subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL)"
+    code = f"import subprocess; print({left}.pid)"
+    _, pid = module.last_line(sys.executable, ["-c", code], tmp_path, 60.0)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_command_that_takes_too_long_is_ended(
+    benchmark: Callable[[str], Any], tmp_path: Path
+) -> None:
+    run = benchmark("last_line").last_line
+    with pytest.raises(RuntimeError, match=r"was ended after 0 s"):
+        run(sys.executable, ["-c", "import time; time.sleep(600)"], tmp_path, 0.0)
+
+
+def test_a_long_part_is_not_compared_with_the_record_that_it_has_just_kept(
+    benchmark: Callable[[str], Any],
+    every: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(every, "CPU", {})
+    counting = {"topic": "t", "counts": True, "figures": lambda data: {"a": data["value"]}}
+    monkeypatch.setattr(every, "LONG_CPU", listed(benchmark, counted=counting))
+    kept = benchmark("results_file").kept
+    guard = benchmark("record_guard")
+    monkeypatch.setattr(guard, "kept", lambda topic, device, _: kept(topic, device, tmp_path))
+    keep(tmp_path, "t_cpu_2026-01-01", value=1.0)
+
+    def last_line(*_: Any, **__: Any) -> tuple[int, dict[str, Any]]:
+        keep(tmp_path, "t_cpu_2026-01-02", value=2.0)
+        return 0, {"value": 2.0, "record": "t_cpu_2026-01-02.md"}
+
+    monkeypatch.setattr(every, "last_line", last_line)
+    assert every.main(["--only", "counted", "--against-last"]) == 1
+    assert "Against t_cpu_2026-01-01.md: 1 of 1" in capsys.readouterr().out
 
 
 def test_a_command_whose_last_line_is_no_json_says_how_it_ended(
