@@ -156,7 +156,7 @@ def main() -> int:
                 costs[name].append(run(folder, args, options.tests, package))
     rows, figures = _figures(costs)
     data = {"tests": options.tests, "torch": options.torch, "columns": HEADER[1:]}
-    data |= {"load": os.getloadavg(), "figures": figures}
+    data |= {"figures": figures}
     topic = "isolation_sessions_torch" if options.torch else "isolation_sessions"
     told = '"CPU" and "wall" are to pytest-forked, "CPU to none" to no isolation; 0: not known.'
     text = f"{told}\n\n{table(HEADER, rows)}"

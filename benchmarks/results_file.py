@@ -28,6 +28,9 @@ _PACKAGES = ("pytest-cudafork", "pytest", "pytest-xdist", "pluggy", "torch")
 _WHEN = re.compile(r"_(\d{4}-\d\d-\d\d)(?:_(\d+))?\.md$")
 
 
+_BEFORE = round(os.getloadavg()[0], 2)
+
+
 def parser(description: str, rounds: int | None = None, topic: str = "") -> argparse.ArgumentParser:
     """Return a parser with the options that all benchmarks take.
 
@@ -58,10 +61,11 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what this machine is, and how busy it has been in the last minutes."""
+    """Return what this machine is, and how busy it was before this process began and is now."""
     found: dict[str, Any] = {
         "processor": processor(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
         "cores": len(os.sched_getaffinity(0)),
+        "load_before": _BEFORE,
         "load": [round(one, 2) for one in os.getloadavg()],
         "system": platform.release(),
     }
@@ -127,7 +131,7 @@ def publish(
         numbers = ", ".join(f"{name} {number}" for name, number in found.items())
         where = [on["processor"], f"{on['cores']} cores", *on.get("gpus", ())]
         page = f"# {title}\n\n{today}, {device}, {', '.join(where)}, "
-        page += f"load {on['load'][0]:.1f} at the end. {numbers}.\n\n"
+        page += f"load {_BEFORE:.1f} before, {on['load'][0]:.1f} at the end. {numbers}.\n\n"
         page += f"```\n{_command()}\n```\n\n{text}\n\n```json\n{json.dumps(last)}\n```\n"
         file.write_text(page, encoding="utf-8")
         last["record"] = file.name

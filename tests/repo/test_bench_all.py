@@ -83,7 +83,8 @@ def test_a_long_part_is_compared_with_its_own_newest_record(
 
 
 def test_without_a_record_there_is_nothing_green(benchmark: Callable[[str], Any]) -> None:
-    compare, none = benchmark("record_guard").compare, ([], {})
+    compare = benchmark("record_guard").compare
+    none: tuple[list[str], dict[str, Any]] = ([], {})
     words = "There is no record to compare with."
     assert compare(none, {"a": figure(1.0, 1.0)}, 0.1, {}) == (words, [words])
     assert compare(none, {}, 0.1, {})[1] == []  # parts that are judged by their status
