@@ -14,9 +14,10 @@ part (``--all``, or named) runs once, after them, and keeps a record of its own,
 all names; its exit status is its verdict. What fails does not keep the others from running.
 
 Against the last record a figure is worse if its median is more than ``--allowed`` above that of
-the record and its least above the record's most; one of counts, if it is above at all. A figure
-that the record has and that was not measured is told, and fails too. So does a part that fails, and
-one that cannot run here, if it was named.
+the record and its least above the record's most; one of counts, if it is above at all. Parts in
+turns of which a figure looks so are measured as often again before it counts. A figure that the
+record has and that was not measured is told, and fails too. So does a part that fails, and one that
+cannot run here, if it was named.
 """
 
 from __future__ import annotations
@@ -76,13 +77,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     found = take_turns(chosen, options.rounds, options.peers, save=options.save)
     text, data = report(found, time.monotonic() - start)
-    complaints = [*found.failed.values(), *(found.absent.values() if options.only else ())]
+    worse: list[str] = []
     if options.against_last:
         tried = {name: part for name, part in chosen.items() if name not in found.absent}
         compared = tried if options.all else chosen
+        doubtful = record_guard.doubtful(earlier, data["figures"], options.allowed, compared)
+        if again := {name: chosen[name] for name in doubtful if not chosen[name].long}:
+            print(f"worse than before, so once more: {', '.join(again)}", file=sys.stderr)
+            take_turns(again, options.rounds, options.peers, found=found)
+            text, data = report(found, time.monotonic() - start)
         said, worse = record_guard.compare(earlier, data["figures"], options.allowed, compared)
         text += f"\n\n{said}"
-        complaints += worse
+    complaints = [*found.failed.values(), *(found.absent.values() if options.only else ()), *worse]
     publish(record_guard.TOPIC, "What everything costs", text, data, save=options.save)
     for each in complaints:
         print(f"failed: {' '.join(each.split())}", file=sys.stderr)
@@ -118,21 +124,34 @@ def shown(parts: Mapping[str, Part], rounds: int) -> str:
     """Return a table of the parts, with how long they take."""
     rows, whole = [], 0.0
     for name, part in parts.items():
-        runs = 1 if part.once or part.long else rounds
+        runs = 1 if part.long else rounds
         whole += runs * part.minutes
         minutes = f"{runs * part.minutes:.1f}".removesuffix(".0")
         rows.append([name, str(runs), minutes, ", ".join(part.wanted), part.script, part.topic])
     return f"{table(LISTED, rows)}\n\nAbout {whole:.0f} minutes on two cores with nothing else."
 
 
-def take_turns(parts: Mapping[str, Part], rounds: int, peers: str, *, save: bool = False) -> Found:
-    """Run the parts: some times in turns, and then the long ones; an interrupt ends it early."""
-    found = Found({name: {} for name in parts}, {}, {}, {}, {})
+def take_turns(
+    parts: Mapping[str, Part],
+    rounds: int,
+    peers: str,
+    *,
+    save: bool = False,
+    found: Found | None = None,
+) -> Found:
+    """Run the parts: some times in turns, and then the long ones; an interrupt ends it early.
+
+    Args:
+        parts: what is to be run, by name.
+        rounds: how many times those in turns run.
+        peers: an interpreter that has pytest-forked, or "".
+        save: whether long ones keep their records.
+        found: what was found before, to which this is added.
+
+    """
+    found = found or Found({name: {} for name in parts}, {}, {}, {}, {})
     turns = [
-        (number, name)
-        for number in range(rounds)
-        for name, part in parts.items()
-        if not part.long and not (part.once and number)
+        (number, name) for number in range(rounds) for name, part in parts.items() if not part.long
     ]
     turns += [(0, name) for name, part in parts.items() if part.long]
     for at, (number, name) in enumerate(turns):

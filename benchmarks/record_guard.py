@@ -74,6 +74,27 @@ def compare(
     return judge(", ".join(names), before, now, allowed, counts)
 
 
+def doubtful(
+    earlier: tuple[Sequence[str], Mapping[str, Any]],
+    now: Mapping[str, Any],
+    allowed: float,
+    parts: Mapping[str, Part],
+) -> list[str]:
+    """Return the parts, not of counts, of which a figure looks worse than before."""
+    found = [
+        then["part"]
+        for figure, then in earlier[1].items()
+        if figure in now and then["part"] in parts and not parts[then["part"]].counts
+        if _is_worse(then, now[figure], allowed)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _is_worse(then: Mapping[str, Any], now: Mapping[str, Any], allowed: float) -> bool:
+    above = now["median"] / then["median"] > 1 + allowed
+    return bool(above and now["least"] > then["most"])
+
+
 def judge(
     name: str,
     before: Mapping[str, Any],
@@ -90,8 +111,7 @@ def judge(
             continue
         today = now[figure]
         ratio = today["median"] / then["median"]
-        limit = 1.0 if then["part"] in counts else 1 + allowed
-        worse = ratio > limit and today["least"] > then["most"]
+        worse = _is_worse(then, today, 0.0 if then["part"] in counts else allowed)
         numbers = (then["median"], today["median"], ratio)
         rows.append([figure, *(f"{one:.3f}" for one in numbers), "worse" if worse else ""])
         if worse:

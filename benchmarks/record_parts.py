@@ -26,7 +26,6 @@ class Part:
         options: its arguments.
         figures: reads the ratios from its last line of JSON.
         minutes: about how long one run takes.
-        once: whether it is too long to be repeated; it has no spread then.
         peers: whether it runs with the interpreter that has pytest-forked and its pytest.
         needs: modules without which it cannot run.
         gpus: how many GPUs it cannot run without.
@@ -41,7 +40,6 @@ class Part:
     options: Sequence[str]
     figures: Figures
     minutes: float = 1.0
-    once: bool = False
     peers: bool = False
     needs: Sequence[str] = ()
     gpus: int = 0
@@ -187,11 +185,10 @@ CPU = {
         "benchmarks/bench_engine_cpu.py",
         [*("--threads", "1", "--cpu-time", "--best"), *("--rounds", "2", "--texts", "4")],
         _engine,
-        once=True,
         needs=("transformers", "msgspec"),
         minutes=0.8,
     ),
-    "packing": Part("benchmarks/bench_packing.py", [], _packed, once=True, minutes=2.5),
+    "packing": Part("benchmarks/bench_packing.py", [], _packed, minutes=2.5),
 }
 """The parts in turns that need no GPU, by name."""
 
@@ -245,7 +242,6 @@ GPU = {
             for name, each in data["speed"].items()
             if " none " not in name
         },
-        once=True,
         gpus=1,
         minutes=0.5,
     ),

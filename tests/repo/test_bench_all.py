@@ -159,15 +159,15 @@ def test_parts_take_turns_and_what_fails_is_told_once(
     benchmark: Callable[[str], Any], every: Any
 ) -> None:
     every.ends["bad.py"] = RuntimeError("no\n way")
-    parts = listed(benchmark, good={}, bad={}, single={"once": True})
+    parts = listed(benchmark, good={}, bad={})
     found = every.take_turns(parts, 2, "", save=True)
-    assert every.order == ["good.py", "bad.py", "single.py", "good.py"]
+    assert every.order == ["good.py", "bad.py", "good.py"]
     text, data = every.report(found, 1.0)
     assert data["figures"]["figure of good"] == {
         "part": "good",
-        "median": 2.5,
+        "median": 2.0,
         "least": 1.0,
-        "most": 4.0,
+        "most": 3.0,
         "runs": 2,
     }
     assert "- failed: bad: no way" in text
@@ -275,6 +275,30 @@ def test_a_command_that_takes_too_long_is_ended(
     run = benchmark("last_line").last_line
     with pytest.raises(RuntimeError, match=r"was ended after 0 s"):
         run(sys.executable, ["-c", "import time; time.sleep(600)"], tmp_path, 0.0)
+
+
+def test_what_looks_worse_is_measured_as_often_again_before_it_counts(
+    benchmark: Callable[[str], Any],
+    every: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = {"slow.py": iter([9.0, 9.0, 1.0, 1.0]), "same.py": iter([1.0, 1.0])}
+    monkeypatch.setattr(every, "CPU", listed(benchmark, slow={}, same={}))
+    monkeypatch.setattr(every, "LONG_CPU", {})
+    monkeypatch.setattr(
+        every, "last_line", lambda python, command, *_, **__: (0, {"value": next(told[command[0]])})
+    )
+    then = {f"figure of {name}": figure(1.0, 1.0, name) for name in ("slow", "same")}
+    monkeypatch.setattr(benchmark("record_guard"), "last", lambda *_: (["x.md"], then))
+    assert every.main(["--rounds", "2", "--against-last"]) == 0
+    out, err = capsys.readouterr()
+    assert "worse than before, so once more: slow\n" in err
+    figures = json.loads(out.splitlines()[-1])["figures"]
+    assert figures["figure of slow"] == {
+        **figure(5.0, 1.0, "slow"), "most": 9.0, "runs": 4
+    }  # fmt: skip
+    assert figures["figure of same"]["runs"] == 2
 
 
 def test_a_long_part_is_not_compared_with_the_record_that_it_has_just_kept(
