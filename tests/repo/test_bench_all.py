@@ -393,6 +393,13 @@ def test_counts_are_all_that_was_tried_to_what_came_out_right(
     assert found["catch"]["specimens of forks, 1 and the false alarms: absent"] == 3.0
 
 
+def test_a_column_that_is_empty_has_a_rule_that_markdown_knows(
+    benchmark: Callable[[str], Any],
+) -> None:
+    lines = benchmark("results_file").table(("a", "s", ""), [["x", "1", ""]]).splitlines()
+    assert lines == ["| a  |  s |    |", "| -- | -: | -: |", "| x  |  1 |    |"]
+
+
 def test_the_processor_is_named(benchmark: Callable[[str], Any]) -> None:
     results = benchmark("results_file")
     assert results.processor("a\t: b\nmodel name\t: Some CPU\n") == "Some CPU"
