@@ -6,6 +6,7 @@ by hand stands in ``records_by_hand.toml`` with why no part makes it.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import pytest
 from tests.repo.conftest import BENCHMARKS
 from tests.repo.sources import PROJECT
 from tests.repo.test_figures import pages
+from tests.support import interpreters
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -106,3 +108,22 @@ def test_a_script_that_imports_of_the_checkout_finds_it() -> None:
         text = script.read_text(encoding="utf-8")
         if '__name__ == "__main__"' in text and reached(script) & {"sample_engine", "tests"}:
             assert "sys.path.insert(0" in text, script.name
+
+
+_OTHERS = ("tests.specimens.graphs", "tools/compare_revisions.py")
+"""What keeps records and is no part."""
+
+
+@pytest.mark.slow
+def test_what_keeps_records_and_is_no_benchmark_finds_what_they_share(
+    parts: list[Any], tmp_path: Path
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    elsewhere = {part.script for part in parts if not part.script.startswith("benchmarks/")}
+    for script in sorted(elsewhere | set(_OTHERS)):
+        command = [str(PROJECT / script)] if script.endswith(".py") else ["-m", script]
+        cwd = tmp_path if script.endswith(".py") else PROJECT
+        done = interpreters.run(
+            [sys.executable, *command, "--help"], cwd=cwd, env=environ, timeout=120
+        )
+        assert "--save" in done.stdout, f"{script}: {done.stderr}"

@@ -65,7 +65,9 @@ def main() -> int:
     options = made.parse_args()
     backend = "cuda" if options.cuda else "software"
     record, started = Record(), time.perf_counter()
-    status = pytest.main(["-q", "-p", "no:cacheprovider", str(_FILES[backend])], plugins=[record])
+    known = "ignore::pytest.PytestAssertRewriteWarning"  # this package is imported already
+    args = ["-q", "-p", "no:cacheprovider", "-W", known, str(_FILES[backend])]
+    status = pytest.main(args, plugins=[record])
     data = {
         **record.counts,
         "specimens": len(record.spoke),
