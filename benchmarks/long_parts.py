@@ -118,7 +118,7 @@ LONG_CPU = {
     "managers": Part(
         *("tools/foreign_managers.py", ["--folder", f"{_FOLDERS}/managers"], _nothing),
         fetches=True,
-        minutes=10,
+        minutes=2,
         topic="foreign_managers",
     ),
     "window": Part(
