@@ -43,7 +43,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-gpu bench-against bench-isolation bench-faults fuzz fuzz-native security changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-gpu bench-against fuzz fuzz-native security changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME PYTHONUNBUFFERED VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -63,11 +63,9 @@ help:
 	@echo "make docs         the documentation as a site in build/site; a warning is an error"
 	@echo "make wheel-check  build the wheel and try it in an empty environment"
 	@echo "make release-check    what of a release can be checked here: same bytes, other platforms, metadata, SBOM"
-	@echo "make bench        what it costs, against peers, in ratios; BENCHARGS=... goes to it"
+	@echo "make bench        what it costs, against peers, in ratios; BENCHARGS=--list shows more: faults, soak, ..."
 	@echo "make bench-gpu    the part of that which needs a GPU"
 	@echo "make bench-against    the same, audit, isolation and capture_pair against BEFORE=REVISION"
-	@echo "make bench-isolation  isolated tests against pytest-forked; BENCHARGS=... goes to it"
-	@echo "make bench-faults     tests that crash, hang and leave things behind, by us and by other plugins"
 	@echo "make fuzz         what reads others' data is given bytes, guided by coverage; FUZZARGS=... goes to it"
 	@echo "make fuzz-native  the native libraries under sanitizers, called in random order by threads"
 	@echo "make security     static analysers over the package; what they find must be explained"
@@ -133,8 +131,9 @@ wheel-check: $(STAMP)
 release-check: $(RELEASE_VENV)/installed
 	@"$(RELEASE_VENV)/bin/python" tools/check_release.py
 
-# Ratios to peers, each part some times in turns: BENCHARGS="--only import run --save --against-last".
-# The peers' interpreter has a pytest that pytest-forked works with.
+# Ratios to peers, each part some times in turns: BENCHARGS="--only import run --save --against-last";
+# --all and names of long parts run what takes hours. The peers' interpreter has a pytest that pytest-forked
+# works with.
 bench: $(STAMP) $(BENCH_VENV)/installed
 	@$(PY) benchmarks/bench_all.py --peers "$(BENCH_VENV)/bin/python" $(BENCHARGS)
 
@@ -145,17 +144,8 @@ bench-gpu: $(STAMP)
 bench-against: $(STAMP)
 	@$(PY) tools/compare_revisions.py $(BENCHARGS) "$(BEFORE)"
 
-# An environment of its own: pytest-forked does not work with the pytest of the other one.
-bench-isolation: $(BENCH_VENV)/installed
-	@"$(BENCH_VENV)/bin/python" benchmarks/bench_isolation.py $(BENCHARGS)
-
-# Half an hour, most of it spent waiting for what never ends where there is no time limit.
-bench-faults: $(BENCH_VENV)/installed
-	@"$(BENCH_VENV)/bin/python" benchmarks/faults.py $(BENCHARGS)
-
 # Atheris has wheels for Python 3.11 and later, and is in no extra for that.
-fuzz: $(STAMP)
-	@$(PIP) install "atheris==3.0.0"
+fuzz: $(VENV)/atheris
 	@$(PY) -m tests.fuzz.run $(FUZZARGS)
 
 fuzz-native: $(STAMP)
@@ -184,6 +174,10 @@ $(STAMP): pyproject.toml setup.py constraints/dev.txt tools/check_python.py $(NA
 	@$(PIP) install --no-compile -c constraints/dev.txt -e ".[test,lint,docs]"
 	@$(PY) $(COMPILE) "$(abspath $(VENV))/lib" || :
 	@touch "$(STAMP)"
+
+$(VENV)/atheris: $(STAMP)
+	@$(PIP) install "atheris==3.0.0"
+	@touch "$@"
 
 $(SECURITY_VENV)/installed: constraints/security.txt
 	@"$(PYTHON)" tools/check_python.py

@@ -1,138 +1,212 @@
-"""Runs all benchmarks of a kind of machine, and compares their ratios with the last record.
+"""Runs the benchmarks of a kind of machine, and compares their figures with the last ones kept.
 
-    make bench                                  on a CPU
-    make bench-gpu                              on a GPU
-    make bench BENCHARGS="--save"               and keeps a record in benchmarks/results/
-    make bench BENCHARGS="--against-last"       and fails where a ratio has got worse
+    make bench                                  ratios, on a CPU
+    make bench BENCHARGS="--all"                and what takes hours: faults, soak, fuzzing
+    make bench BENCHARGS="--only soak faults"   some of them
+    make bench BENCHARGS="--list"               the parts, how long each takes, what it needs
+    make bench BENCHARGS="--save"               and keeps records in benchmarks/results/
+    make bench BENCHARGS="--against-last"       and fails where a figure has got worse
+    make bench-gpu                              the same on a GPU
 
-Each benchmark runs some times, in turns with the others; a figure is the median, and least and
-most stand beside it. Every figure is a ratio of two things of the same run, less being better.
+Parts whose figures are ratios run some times, in turns; a figure is the median, and least and most
+stand beside it. Every figure is a ratio of two things of the same run, less being better. A long
+part (``--all``, or named) runs once, after them, and keeps a record of its own, which the record of
+all names; its exit status is its verdict. What fails does not keep the others from running.
 
 Against the last record a figure is worse if its median is more than ``--allowed`` above that of
-the record and its least above the record's most. A figure that the record has and that was not
-measured is told, and fails too; so does a benchmark that fails.
+the record and its least above the record's most; one of counts, if it is above at all. Parts in
+turns of which a figure looks so are measured as often again before it counts. A figure that the
+record has and that was not measured is told, and fails too. So does a part that fails, and one that
+cannot run here, if it was named.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import record_guard
-from arguments import above_zero, at_least
+from arguments import above_zero
+from last_line import last_line
+from long_parts import LONG_CPU, LONG_GPU
 from record_parts import CPU, GPU, Part
-from results_file import publish, table
+from results_file import PROJECT, parser, publish, table
 
-PROJECT = Path(__file__).resolve().parent.parent
-TOPIC = "record"
-_FOREIGN = (
-    "PYTEST_",
-    "_CUDAFORK_",
-    "PYTHON",
-)  # users have compiled modules, and no settings of ours
-_SECONDS = 1800.0
 HEADER = ("ratio, less is better", "median", "least", "most", "runs")
+LISTED = ("part", "runs", "minutes", "needs", "is", "own record")
+_ENDED = "ended by hand before it was done"
+_ERRORS = (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, OSError)
+"""Of a run, or of a reader of figures that are not as it expects them."""
+
+
+class Found(NamedTuple):
+    """What the parts have said; each by the part's name.
+
+    Attributes:
+        values: the values of each figure.
+        seconds: how long its runs took together.
+        records: the name of its own record.
+        failed: why it failed.
+        absent: why it cannot run here.
+
+    """
+
+    values: dict[str, dict[str, list[float]]]
+    seconds: dict[str, float]
+    records: dict[str, str]
+    failed: dict[str, str]
+    absent: dict[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, show, and compare; 1 if something failed or is worse."""
     options = _options(arguments)
-    device, listed = ("gpu", GPU) if options.gpu else ("cpu", CPU)
-    chosen = {name: listed[name] for name in options.only or listed}
+    device = "gpu" if options.gpu else "cpu"
+    chosen = {name: options.listed[name] for name in _chosen(options)}
+    if options.list:
+        print(shown(chosen, options.rounds))
+        return 0
+    print(shown(chosen, options.rounds), file=sys.stderr, flush=True)
+    earlier = record_guard.last(device, chosen)
     start = time.monotonic()
-    values, failed = take_turns(chosen, options.rounds, options.peers)
-    text, data = report(values, failed, time.monotonic() - start)
-    complaints = list(failed.values())
+    found = take_turns(chosen, options.rounds, options.peers, save=options.save)
+    text, data = report(found, time.monotonic() - start)
+    worse: list[str] = []
     if options.against_last:
-        said, worse = record_guard.compare(device, data["figures"], options.allowed, list(chosen))
+        tried = {name: part for name, part in chosen.items() if name not in found.absent}
+        compared = tried if options.all else chosen
+        doubtful = record_guard.doubtful(earlier, data["figures"], options.allowed, compared)
+        if again := {name: chosen[name] for name in doubtful if not chosen[name].long}:
+            print(f"worse than before, so once more: {', '.join(again)}", file=sys.stderr)
+            take_turns(again, options.rounds, options.peers, found=found)
+            text, data = report(found, time.monotonic() - start)
+        said, worse = record_guard.compare(earlier, data["figures"], options.allowed, compared)
         text += f"\n\n{said}"
-        complaints += worse
-    publish(TOPIC, "What everything costs", text, data, save=options.save)
+    complaints = [*found.failed.values(), *(found.absent.values() if options.only else ()), *worse]
+    publish(record_guard.TOPIC, "What everything costs", text, data, save=options.save)
+    for each in complaints:
+        print(f"failed: {' '.join(each.split())}", file=sys.stderr)
     return 1 if complaints else 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="All benchmarks of a kind of machine.")
-    parser.add_argument("--gpu", action="store_true", help="those that need a GPU")
-    parser.add_argument("--rounds", type=at_least(1), default=3, help="default 3")
-    parser.add_argument("--only", nargs="+", metavar="PART", help="some of the parts")
-    parser.add_argument("--peers", default="", help="an interpreter that has pytest-forked")
-    parser.add_argument("--save", action="store_true", help="also write a file in results/")
-    parser.add_argument("--against-last", action="store_true", help="fail where it got worse")
-    parser.add_argument(
+    made = parser("The benchmarks of a kind of machine.", rounds=3)
+    made.add_argument("--gpu", action="store_true", help="those that need a GPU")
+    made.add_argument("--only", nargs="+", metavar="PART", help="some of the parts")
+    made.add_argument("--all", action="store_true", help="the long ones, too")
+    made.add_argument("--list", action="store_true", help="show the parts and run none")
+    made.add_argument("--peers", default="", help="an interpreter that has pytest-forked")
+    made.add_argument("--against-last", action="store_true", help="fail where it got worse")
+    made.add_argument(
         "--allowed", type=above_zero, default=record_guard.ALLOWED, help="default %(default)s"
     )
-    options = parser.parse_args(arguments)
-    listed = GPU if options.gpu else CPU
-    if unknown := set(options.only or ()) - set(listed):
-        parser.error(f"--only: {', '.join(sorted(unknown))}: use some of {', '.join(listed)}")
+    options = made.parse_args(arguments)
+    options.listed = {**GPU, **LONG_GPU} if options.gpu else {**CPU, **LONG_CPU}
+    if unknown := set(options.only or ()) - set(options.listed):
+        made.error(f"--only: {', '.join(sorted(unknown))}: use some of {', '.join(options.listed)}")
     return options
 
 
+def _chosen(options: argparse.Namespace) -> list[str]:
+    if options.only:
+        return [name for name in options.listed if name in options.only]
+    every = options.all or options.list
+    return [name for name, part in options.listed.items() if every or not part.long]
+
+
+def shown(parts: Mapping[str, Part], rounds: int) -> str:
+    """Return a table of the parts, with how long they take."""
+    rows, whole = [], 0.0
+    for name, part in parts.items():
+        runs = 1 if part.long else rounds
+        whole += runs * part.minutes
+        minutes = f"{runs * part.minutes:.1f}".removesuffix(".0")
+        rows.append([name, str(runs), minutes, ", ".join(part.wanted), part.script, part.topic])
+    return f"{table(LISTED, rows)}\n\nAbout {whole:.0f} minutes on two cores with nothing else."
+
+
 def take_turns(
-    parts: Mapping[str, Part], rounds: int, peers: str
-) -> tuple[dict[str, dict[str, list[float]]], dict[str, str]]:
-    """Run the parts in turns; return part to figure to values, and why some did not run."""
-    values: dict[str, dict[str, list[float]]] = {name: {} for name in parts}
-    failed: dict[str, str] = {}
-    for number in range(rounds):
-        for name, part in parts.items():
-            if name in failed or (part.once and number):
-                continue
-            print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
-            try:
-                for figure, value in measured(part, peers).items():
-                    values[name].setdefault(figure, []).append(value)
-            except (RuntimeError, KeyError, OSError, subprocess.SubprocessError) as error:
-                failed[name] = f"{name}: {error}"
-    return values, failed
+    parts: Mapping[str, Part],
+    rounds: int,
+    peers: str,
+    *,
+    save: bool = False,
+    found: Found | None = None,
+) -> Found:
+    """Run the parts: some times in turns, and then the long ones; an interrupt ends it early.
 
-
-def measured(part: Part, peers: str) -> dict[str, float]:
-    """Run one part once and return its figures.
-
-    Raises:
-        RuntimeError: it cannot run here, or its last line is no JSON.
+    Args:
+        parts: what is to be run, by name.
+        rounds: how many times those in turns run.
+        peers: an interpreter that has pytest-forked, or "".
+        save: whether long ones keep their records.
+        found: what was found before, to which this is added.
 
     """
-    if missing := [name for name in part.needs if importlib.util.find_spec(name) is None]:
-        raise RuntimeError(f"not measured: it needs {', '.join(missing)}")
-    if part.peers and not peers:
-        raise RuntimeError("not measured: --peers names no interpreter that has pytest-forked")
+    found = found or Found({name: {} for name in parts}, {}, {}, {}, {})
+    turns = [
+        (number, name) for number in range(rounds) for name, part in parts.items() if not part.long
+    ]
+    turns += [(0, name) for name, part in parts.items() if part.long]
+    for at, (number, name) in enumerate(turns):
+        if name in found.failed or name in found.absent:
+            continue
+        if why := missing(parts[name], peers):
+            found.absent[name] = f"{name}: not measured: {why}"
+            continue
+        print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
+        start = time.monotonic()
+        try:
+            _measure(name, parts[name], peers, found, save=save)
+        except _ERRORS as error:
+            found.failed[name] = f"{name}: {error}"
+        except KeyboardInterrupt:  # what has been measured is not lost
+            found.failed.update({late: f"{late}: {_ENDED}" for _, late in turns[at:]})
+            break
+        finally:
+            took = time.monotonic() - start
+            found.seconds[name] = found.seconds.get(name, 0.0) + took
+    return found
+
+
+def missing(part: Part, peers: str) -> str:
+    """Return what this machine lacks for a part; "" for nothing."""
+    gone = [name for name in part.needs if importlib.util.find_spec(name) is None]
+    gone += ["an interpreter with pytest-forked (--peers)"] if part.peers and not peers else []
+    cards = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    gone += [f"{part.gpus} GPUs, there are {cards}"] if part.gpus > cards else []
+    return f"it needs {', '.join(gone)}" if gone else ""
+
+
+def _measure(name: str, part: Part, peers: str, found: Found, *, save: bool) -> None:
+    """Run one part once and note what it said.
+
+    Raises:
+        RuntimeError: its last line is no JSON, or its verdict is that something is wrong.
+
+    """
+    command = [*part.command, *(["--save"] if save and part.long else [])]
     python = peers if part.peers else sys.executable
-    done = subprocess.run(
-        [str(Path(python).absolute()), *part.command],
-        cwd=PROJECT,
-        env={name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_SECONDS,
-    )
-    try:  # a benchmark with a target of its own returns 1 where that is missed
-        return part.figures(json.loads(done.stdout.splitlines()[-1]))
-    except (IndexError, ValueError) as error:
-        end = (done.stderr or done.stdout).strip()[-500:]
-        raise RuntimeError(f"{part.script} ended with {done.returncode}: {end}") from error
+    status, data = last_line(python, command, PROJECT, part.seconds, aloud=part.long)
+    for figure, value in part.figures(data).items():
+        found.values[name].setdefault(figure, []).append(value)
+    if "record" in data and part.long:
+        found.records[name] = data["record"]
+    # one in turns may have a target of its own, which is missed on a busy machine
+    if status and part.long:
+        raise RuntimeError(f"{' '.join(command)} ended with {status}")
 
 
-def report(
-    values: Mapping[str, Mapping[str, Sequence[float]]], failed: Mapping[str, str], seconds: float
-) -> tuple[str, dict[str, Any]]:
+def report(found: Found, seconds: float) -> tuple[str, dict[str, Any]]:
     """Return the table with what did not run, and the data for the line of JSON."""
     rows, figures = [], {}
-    for name, of_part in values.items():
+    for name, of_part in found.values.items():
         for figure, each in of_part.items():
             middle, least, most = statistics.median(each), min(each), max(each)
             rows.append([figure, *(f"{one:.3f}" for one in (middle, least, most)), str(len(each))])
@@ -143,27 +217,22 @@ def report(
                 "most": round(most, 4),
                 "runs": len(each),
             }
-    load = os.getloadavg()
-    machine = {
-        "processor": processor(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": [round(one, 2) for one in load],
-        "system": platform.release(),
+    text = [table(HEADER, rows)] if rows else []
+    text.append(f"{seconds:.0f} s for {', '.join(found.seconds)}.")
+    lines = [f"- {name} has its own record: {file}" for name, file in found.records.items()]
+    lines += [f"- failed: {' '.join(why.split())}" for why in found.failed.values()]
+    lines += [f"- not in it: {' '.join(why.split())}" for why in found.absent.values()]
+    parts = {
+        name: {
+            "seconds": round(found.seconds.get(name, 0.0)),
+            "record": found.records.get(name, ""),
+            "failed": found.failed.get(name, ""),
+            "absent": found.absent.get(name, ""),
+        }
+        for name in found.values
     }
-    words = f"{machine['processor']}, {machine['cores']} cores, load {load[0]:.1f} at the end"
-    shown = [table(HEADER, rows), f"{words}; {seconds:.0f} s."]
-    shown += [f"- not in it: {' '.join(why.split())}" for why in failed.values()]
-    data = {"machine": machine, "seconds": round(seconds), "figures": figures}
-    return "\n\n".join(shown), data | {"failed": dict(failed)}
-
-
-def processor(text: str) -> str:
-    """Return the name of the processor, of what ``/proc/cpuinfo`` says."""
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return platform.machine()
+    text += ["\n".join(lines)] if lines else []
+    return "\n\n".join(text), {"seconds": round(seconds), "parts": parts, "figures": figures}
 
 
 if __name__ == "__main__":

@@ -4,19 +4,24 @@ Each result is checked against float32 before its time counts. A library that is
 left out and named. How the engine's kernels are built, ``sample_engine.attention.tuning`` says;
 ``sweep_attention.py`` looks for something better.
 
-    PYTHONPATH=. python benchmarks/bench_attention.py [--only d256 fp8] [--save]
+    python benchmarks/bench_attention.py [--only d256 fp8] [--save]
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib.metadata
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from results_file import parser, publish, table
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from attention_cases import (
     KINDS,
     DecodeCase,
@@ -26,8 +31,6 @@ from attention_cases import (
     copy_bandwidth,
     relative_error,
 )
-from results_file import publish, table
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sample_engine.attention import tuning
 from sample_engine.attention.capability import capability_of
@@ -242,8 +245,7 @@ def _in_fp8(case: str) -> str:
 
 def main() -> int:
     """Measure, print, keep the results if that is asked for; 1 if a target was missed."""
-    made = argparse.ArgumentParser(description="Attention kernels beside their peers.")
-    made.add_argument("--save", action="store_true", help="also write a file in results/")
+    made = parser("Attention kernels beside their peers.")
     made.add_argument("--only", nargs="+", metavar="TEXT", help="cases with one of these in it")
     options = made.parse_args()
     results = Results()

@@ -86,7 +86,6 @@ def main() -> None:
     options = made.parse_args()
     values = (*VALUES, EMPTY) if options.floor else VALUES
     rows, data = [], []
-    load = os.getloadavg()[0]
     start = min(session((NOTHING,), "off")[0] for _ in range(options.rounds))
     for name in options.group or GROUPS:
         paths = GROUPS[name]
@@ -116,11 +115,9 @@ def main() -> None:
     header = ["session", "CPU, s", "to off", "the same, less start", "passing, s", "to off",
               "passed", "accused",
               "planted bugs told", "values not judged"]  # fmt: skip
-    shown = f"{table(header, rows)}\n\nstart of a session: {start:.1f} s of CPU; load of the " + (
-        f"machine: {load:.1f} before, {os.getloadavg()[0]:.1f} after, {os.cpu_count()} cores"
-    )
+    shown = f"{table(header, rows)}\n\nstart of a session: {start:.1f} s of CPU"
     publish("captures", "Sessions whose captures are looked at", shown,
-            {"rounds": options.rounds, "load": load, "start_s": start, "rows": data},
+            {"rounds": options.rounds, "start_s": start, "rows": data},
             save=options.save)  # fmt: skip
 
 

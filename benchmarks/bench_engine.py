@@ -108,7 +108,7 @@ def cells(found: dict[str, Any], speed: float) -> list[str]:
 
 def main() -> None:
     """Measure, print, and keep the results if that is asked for."""
-    made = parser("Decode through the whole engine, on a GPU.", rounds=3)
+    made = parser("Decode through the whole engine, on a GPU.", rounds=3, topic="engine_decode")
     made.add_argument("--model", default="llama-3-8b")
     made.add_argument("--load-format", default="dummy")
     made.add_argument("--prompt", type=at_least(1), default=512, help="tokens of a prompt")
@@ -124,7 +124,6 @@ def main() -> None:
         ],
         help="JSON objects of engine settings, a row each",
     )
-    made.add_argument("--topic", default="engine_decode", help="name of the results file")
     options = made.parse_args()
     copied = copy_bandwidth(Timer())
     rows = [["copy", "", "", "", "", "", f"{copied / 1e12:.2f} TB/s", "1.00"]]

@@ -1,8 +1,8 @@
 """Measures isolation: our methods against pytest-forked, spawn and ``pytest NODEID``.
 
 All peers run the same test files, torch imported, in sessions that take turns. Needs pytest-forked
-and a pytest that it works with; ``make bench-isolation`` makes an environment that has both. The
-parts ``heap``, ``spawn``, ``hidden``, ``many`` and ``cuda`` do without.
+and a pytest that it works with; ``make .venv-bench/installed`` makes an environment that has both.
+The parts ``heap``, ``spawn``, ``hidden``, ``many`` and ``cuda`` do without.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ def arguments() -> argparse.Namespace:
             made.error(f"--only: {part!r} is not a part: use some of {', '.join(PARTS)}")
     if reason := _NEED_FORKED & set(options.only) and unfit():
         made.error(
-            f"{reason}. Run `make bench-isolation`, or: python -m venv .venv-bench && "
-            ".venv-bench/bin/pip install -c constraints/bench.txt -e . torch pytest-forked && "
-            ".venv-bench/bin/python benchmarks/bench_isolation.py. Or leave pytest-forked out, "
-            "with --only heap,spawn,hidden,many"
+            f"{reason}. Run `make .venv-bench/installed && .venv-bench/bin/python "
+            "benchmarks/bench_isolation.py`. Or leave pytest-forked out, with --only "
+            "heap,spawn,hidden,many"
         )
     return options
 

@@ -1,6 +1,6 @@
 """CPU time and wall time of whole sessions: our methods against pytest-forked and no isolation.
 
-    make bench-isolation   makes the environment, with a pytest that pytest-forked works with
+    make .venv-bench/installed   makes the environment, with a pytest that pytest-forked works with
     .venv-bench/bin/python benchmarks/bench_isolation_cpu.py --tests 1000
     .venv-bench/bin/python benchmarks/bench_isolation_cpu.py --before FOLDER
 
@@ -156,7 +156,7 @@ def main() -> int:
                 costs[name].append(run(folder, args, options.tests, package))
     rows, figures = _figures(costs)
     data = {"tests": options.tests, "torch": options.torch, "columns": HEADER[1:]}
-    data |= {"load": os.getloadavg(), "figures": figures}
+    data |= {"figures": figures}
     topic = "isolation_sessions_torch" if options.torch else "isolation_sessions"
     told = '"CPU" and "wall" are to pytest-forked, "CPU to none" to no isolation; 0: not known.'
     text = f"{told}\n\n{table(HEADER, rows)}"

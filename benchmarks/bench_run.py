@@ -75,7 +75,6 @@ def main() -> None:
     """Measure, print, and keep the results if that is asked for."""
     options = parser("What `run` costs a program that never touches CUDA.", rounds=15).parse_args()
     rows, data = [], []
-    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         for name, text in (("work of a kind", PROGRAM), ("300 forks of a bare interpreter", FORKS)):
             program = Path(folder, "program.py")
@@ -100,11 +99,9 @@ def main() -> None:
         *("program", "first line later, ms", "CPU until then, ms", "CPU of its work, %"),
         *("the same, ms", "CPU of all, ms"),
     ]
-    shown = f"{table(header, rows)}\n\nload of the machine: {load:.1f} before, " + (
-        f"{os.getloadavg()[0]:.1f} after, {os.cpu_count()} cores"
-    )
-    publish("run", "A program under run that never touches CUDA", shown,
-            {"rounds": options.rounds, "load": load, "rows": data}, save=options.save)  # fmt: skip
+    title = "A program under run that never touches CUDA"
+    told = {"rounds": options.rounds, "rows": data}
+    publish("run", title, table(header, rows), told, save=options.save)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def main() -> None:
     arguments.add_argument("--rate", type=above_zero, default=100, help="Requests a second.")
     arguments.add_argument("--seconds", type=above_zero, default=60, help="For how long.")
     options = arguments.parse_args()
-    before, rows, data = os.getloadavg()[0], [], []
+    rows, data = [], []
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
             with serving(kind, folder) as port:
@@ -143,11 +143,10 @@ def main() -> None:
             rows.append([kind, *(f"{found[key]:.0f}" for key in COLUMNS)])
     shown = table(["the server", *COLUMNS.values()], rows) + (
         f"\n\nasked for: {options.rate:g} requests a second for {options.seconds:g} s "
-        f"by {CLIENTS} clients\nload of the machine: {before:.1f} before, "
-        f"{os.getloadavg()[0]:.1f} after, {os.cpu_count()} cores"
+        f"by {CLIENTS} clients"
     )
     publish("served", "A watched server under requests", shown,
-            {"rate": options.rate, "seconds": options.seconds, "load": before, "rows": data},
+            {"rate": options.rate, "seconds": options.seconds, "rows": data},
             save=options.save)  # fmt: skip
     alone = data[0]
     for row in data:

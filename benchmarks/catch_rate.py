@@ -38,7 +38,7 @@ import catch_forks
 import catch_graphs
 from catch_peers import PEERS
 from catch_words import Verdict, counts, rows
-from results_file import publish, table
+from results_file import parser, publish, table
 
 from tests.specimens.catalog import CATALOG
 
@@ -73,17 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Which specimens are caught by whom.")
-    parser.add_argument("--only", default="", help="only specimens whose name holds this word")
-    parser.add_argument("--gpu", action="store_true", help="on the driver of this machine")
-    parser.add_argument(
+    made = parser("Which specimens are caught by whom.")
+    made.add_argument("--only", default="", help="only specimens whose name holds this word")
+    made.add_argument("--gpu", action="store_true", help="on the driver of this machine")
+    made.add_argument(
         "--parts", nargs="+", choices=("forks", "graphs"), default=["forks", "graphs"]
     )
-    parser.add_argument(
+    made.add_argument(
         "--jobs", type=at_least(1), default=1, help="how many specimens run at once; 1"
     )
-    parser.add_argument("--save", action="store_true", help="also write a file in results/")
-    return parser
+    return made
 
 
 def report(

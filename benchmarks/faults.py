@@ -3,8 +3,9 @@
 Promised are: the right outcome of the test (with ours: in the right words, too); the tests before
 and after it reported once each, as passed; what it printed before is in its report; no process,
 file or shared memory is there when the session has ended; and a bounded time. Prints tables and a
-last line of JSON. ``make bench-faults`` runs it beside the other plugins. Usage: ``python
-benchmarks/faults.py [--methods ...] [--xdist no] [--only WORD] [--save]``.
+last line of JSON. ``make bench BENCHARGS="--only faults"`` runs it beside the other plugins.
+
+    python benchmarks/faults.py [--methods ...] [--xdist no] [--only WORD] [--save]
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from arguments import at_least
 from fault_cases import KINDS, Fault
 from fault_cases import faults as all_faults
 from fault_sessions import LIMIT, METHODS, PROMISES, measure, mounts_are_allowed
-from results_file import publish, table
+from results_file import parser, publish, table
 
 Found = Mapping[str, Mapping[str, Sequence[bool]]]
 """For each way to run the faults, and each of these: which promises were kept."""
@@ -51,18 +52,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Five promises for each fault.")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
-    parser.add_argument("--xdist", choices=("no", "yes", "both"), default="both")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--topic", default="faults", help="name of the file in results/")
-    parser.add_argument("--only", default="", help="only faults whose name holds this word")
-    parser.add_argument("--jobs", type=at_least(1), default=2, help="sessions at a time; default 2")
-    parser.add_argument(
+    made = parser("Five promises for each fault.", topic="faults")
+    made.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    made.add_argument("--xdist", choices=("no", "yes", "both"), default="both")
+    made.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    made.add_argument("--only", default="", help="only faults whose name holds this word")
+    made.add_argument("--jobs", type=at_least(1), default=2, help="sessions at a time; default 2")
+    made.add_argument(
         "--keep", type=Path, help="a file for what is judged; what it holds is not run again"
     )
-    parser.add_argument("--save", action="store_true", help="also write a file in results/")
-    return parser
+    return made
 
 
 def _campaign(

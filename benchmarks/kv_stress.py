@@ -339,7 +339,6 @@ def _tell(options: argparse.Namespace, stress: Stress) -> None:
     rows = [[name.replace("_", " "), str(count)] for name, count in sorted(stress.counts.items())]
     rows.append(["longest time between two reports of an engine", f"{stress.longest:.1f} s"])
     rows.append(["longest that an engine waited between two", f"{stress.longest_wait:.1f} s"])
-    rows.append(["load of the machine at the end", f"{os.getloadavg()[0]:.1f}"])
     rows.append(["went wrong", str(len(stress.wrong))])
     text = "\n".join([table(["", "count"], rows), *(f"\nWRONG: {words}" for words in stress.wrong)])
     data = {

@@ -28,7 +28,7 @@ from release_environments import CannotInstallError, Release, environment
 from release_processes import started, written
 from release_rows import GPU, tables
 from release_verdicts import shortened, statement
-from results_file import publish, table
+from results_file import parser, publish, table
 
 TOPIC = "real_libraries"
 LIST = Path(__file__).resolve().with_name("real_libraries.toml")
@@ -107,14 +107,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Imports of published libraries.")
-    parser.add_argument("--only", default="", help="only releases whose name holds this word")
-    parser.add_argument("--folder", type=Path, help="where environments are kept")
-    parser.add_argument(
+    made = parser("Imports of published libraries.")
+    made.add_argument("--only", default="", help="only releases whose name holds this word")
+    made.add_argument("--folder", type=Path, help="where environments are kept")
+    made.add_argument(
         "--limit", type=above_zero, default=7200.0, help="seconds after which no library is begun"
     )
-    parser.add_argument("--save", action="store_true", help="also write a file in results/")
-    return parser
+    return made
 
 
 def read(text: str) -> list[Library]:

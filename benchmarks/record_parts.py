@@ -1,8 +1,8 @@
-"""What ``bench_all.py`` runs, and which figures of each benchmark go into its record.
+"""What ``bench_all.py`` runs in turns, and which figures of each part go into its record.
 
 Every figure is a ratio to a peer, a baseline or the best that is possible, measured in one run:
 less is better, and what is left of the machine in it is little. Sizes are given here, so that two
-records are of the same work.
+records are of the same work. What takes long is in ``long_parts.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 Data = Mapping[str, Any]
 XDIST = "pytest-xdist"
 Figures = Callable[[Data], dict[str, float]]
+LEAST_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -21,26 +22,53 @@ class Part:
     """A benchmark of the record.
 
     Attributes:
-        script: its file without the suffix.
+        script: its file, or the name of a module that is run with ``-m``.
         options: its arguments.
         figures: reads the ratios from its last line of JSON.
-        once: whether it is too long to be repeated; it has no spread then.
+        minutes: about how long one run takes.
         peers: whether it runs with the interpreter that has pytest-forked and its pytest.
         needs: modules without which it cannot run.
+        gpus: how many GPUs it cannot run without.
+        fetches: whether it fetches packages of others.
+        topic: what the name of its own record begins with; "" for a part in turns, whose figures
+            are in the record of all.
+        counts: whether its figures are of counts: there is no spread, and none may get worse.
 
     """
 
     script: str
     options: Sequence[str]
     figures: Figures
-    once: bool = False
+    minutes: float = 1.0
     peers: bool = False
     needs: Sequence[str] = ()
+    gpus: int = 0
+    fetches: bool = False
+    topic: str = ""
+    counts: bool = False
+
+    @property
+    def long(self) -> bool:
+        """Whether it runs only where it is asked for, alone, and keeps a record of its own."""
+        return bool(self.topic)
+
+    @property
+    def wanted(self) -> list[str]:
+        """Return in words what it needs."""
+        found = [*self.needs, *(["the other plugins"] if self.peers else [])]
+        found += ["packages from an index"] if self.fetches else []
+        return found + ([f"{self.gpus} GPU{'s' * (self.gpus > 1)}"] if self.gpus else [])
 
     @property
     def command(self) -> list[str]:
         """Return what comes after ``python``."""
-        return [f"benchmarks/{self.script}.py", *self.options]
+        start = [self.script] if self.script.endswith(".py") else ["-m", self.script]
+        return [*start, *self.options]
+
+    @property
+    def seconds(self) -> float:
+        """Return after how many seconds a run is ended."""
+        return max(LEAST_SECONDS, 4 * 60 * self.minutes)
 
 
 def _imported(data: Data) -> dict[str, float]:
@@ -91,63 +119,78 @@ def _packed(data: Data) -> dict[str, float]:
 
 CPU = {
     "import": Part(
-        "bench_import",
+        "benchmarks/bench_import.py",
         ["--rounds", "10"],
         _imported,
+        minutes=0.2,
     ),
     "overhead": Part(
-        "bench_overhead",
+        "benchmarks/bench_overhead.py",
         ["--rounds", "5"],
         lambda data: {"checked session, CPU, to no option": data["ratio"]},
+        minutes=0.3,
     ),
     "watched": Part(
-        "bench_watched_calls",
+        "benchmarks/bench_watched_calls.py",
         ["--rounds", "7", "--calls", "2000"],
         lambda data: {
             f"{call}, watched, to unwatched": ratio
             for call, ratio in data["ratios"].items()
             if not call.endswith("not watched")
         },
+        minutes=0.1,
     ),
     "run": Part(
-        "bench_run",
+        "benchmarks/bench_run.py",
         ["--rounds", "5"],
         lambda data: {
             f"{row['program']}, under `run`, to alone": 1 + row["work_percent"] / 100
             for row in data["rows"]
         },
+        minutes=0.2,
     ),
-    "audit": Part("bench_imports", ["--modules", "150", "--fresh", "4", "--jobs", "2"], _audited),
+    "audit": Part(
+        "benchmarks/bench_imports.py",
+        ["--modules", "150", "--fresh", "4", "--jobs", "2"],
+        _audited,
+        minutes=0.3,
+    ),
     "graph": Part(
-        "bench_software_graph",
+        "benchmarks/bench_software_graph.py",
         ["--rounds", "3"],
         lambda data: {
             f"software graph, {name}, capture and replay, to eager": each["ratio"]
             for name, each in data["outcomes"].items()
         },
+        minutes=0.1,
     ),
     "captures": Part(
-        "bench_captures",
+        "benchmarks/bench_captures.py",
         ["--rounds", "1", "--group", "graphs of the engine"],
         lambda data: {
             f"{row['group']}, --cuda-fork-captures, CPU, to off": row["ratio"]
             for row in data["rows"]
             if row["how"] == "check"
         },
+        minutes=0.4,
     ),
     "isolation": Part(
-        "bench_isolation_cpu", ["--tests", "200", "--rounds", "1"], _isolated, peers=True
+        "benchmarks/bench_isolation_cpu.py",
+        ["--tests", "200", "--rounds", "1"],
+        _isolated,
+        peers=True,
+        minutes=0.2,
     ),
     "engine": Part(
-        "bench_engine_cpu",
+        "benchmarks/bench_engine_cpu.py",
         [*("--threads", "1", "--cpu-time", "--best"), *("--rounds", "2", "--texts", "4")],
         _engine,
-        once=True,
         needs=("transformers", "msgspec"),
+        minutes=0.8,
     ),
-    "packing": Part("bench_packing", [], _packed, once=True),
+    "packing": Part("benchmarks/bench_packing.py", [], _packed, minutes=2.5),
 }
-"""The parts that need no GPU, by name."""
+"""The parts in turns that need no GPU, by name."""
 
 
 def _pair(data: Data) -> dict[str, float]:
@@ -172,28 +215,35 @@ _DECODE = (
 )
 
 GPU = {
-    "pair": Part("bench_capture_pair", ["--rounds", "20"], _pair),
+    "pair": Part(
+        "benchmarks/bench_capture_pair.py", ["--rounds", "20"], _pair, gpus=1, minutes=0.2
+    ),
     "decode": Part(
-        "bench_engine",
+        "benchmarks/bench_engine.py",
         ["--prompt", "128", "--batch", "1", "--settings", *_DECODE],
         _decode,
+        gpus=1,
+        minutes=0.2,
     ),
     "blocks": Part(
-        "bench_kv_blocks",
+        "benchmarks/bench_kv_blocks.py",
         [],
         lambda data: {
             f"KV blocks {name}, to a copy": 1 / each["part"] for name, each in data["moves"].items()
         },
+        gpus=1,
+        minutes=0.2,
     ),
     "speculation": Part(
-        "bench_speculation",
+        "benchmarks/bench_speculation.py",
         ["--device", "cuda", "--only", "speed", "--modes", "FULL_AND_PIECEWISE"],
         lambda data: {
             f"time of a token, batch {name}, to none": 1 / each["gain"]
             for name, each in data["speed"].items()
             if " none " not in name
         },
-        once=True,
+        gpus=1,
+        minutes=0.5,
     ),
 }
-"""The parts that need one GPU, by name."""
+"""The parts in turns that need a GPU, by name."""

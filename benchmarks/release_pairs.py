@@ -24,7 +24,7 @@ from release_environments import CannotInstallError, environment
 from release_processes import started, written
 from release_rows import LIST, Pair, read
 from release_verdicts import Judged, Side, counts, notes, row, side
-from results_file import publish, table
+from results_file import parser, publish, table
 
 TOPIC = "release_pairs"
 HEADER = (
@@ -54,11 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Releases before and after a fix.")
-    parser.add_argument("--only", default="", help="only packages whose name holds this word")
-    parser.add_argument("--folder", type=Path, help="where environments are kept")
-    parser.add_argument("--save", action="store_true", help="also write a file in results/")
-    return parser
+    made = parser("Releases before and after a fix.")
+    made.add_argument("--only", default="", help="only packages whose name holds this word")
+    made.add_argument("--folder", type=Path, help="where environments are kept")
+    return made
 
 
 def judge(folder: Path, pair: Pair) -> Judged:

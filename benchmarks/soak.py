@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from arguments import at_least
-from results_file import publish, table
+from results_file import parser, publish, table
 
 SAMPLES = 100
 """How often a loop is looked at."""
@@ -272,7 +272,7 @@ def report(loops: Sequence[Loop]) -> tuple[str, dict[str, Any]]:
 
 def main() -> int:
     """Run the loops; the exit status is 1 if something piles up."""
-    made = argparse.ArgumentParser(description="Does anything pile up?")
+    made = parser("Does anything pile up?")
     made.add_argument(
         "--tests", type=at_least(0), default=100_000, help="isolated tests of a session; 0: none"
     )
@@ -282,7 +282,6 @@ def main() -> int:
         "--device", choices=("cpu", "cuda"), default="cpu", help="of the captures; default cpu"
     )
     made.add_argument("--jobs", type=at_least(1), default=1, help="loops at a time; default 1")
-    made.add_argument("--save", action="store_true", help="also write a file in results/")
     made.add_argument("--loop", nargs=3, help=argparse.SUPPRESS)
     options = made.parse_args()
     if options.loop:

@@ -6,7 +6,7 @@ GPU, into Triton's cache; then a process of its own tries them part by part, che
 configuration that does not compile, does not fit or is wrong is passed over; one that breaks or
 hangs the process costs its part alone.
 
-    PYTHONPATH=. python benchmarks/sweep_attention.py [--seconds 150] [--parts "decode16 fp8"]
+    python benchmarks/sweep_attention.py [--seconds 150] [--parts "decode16 fp8"]
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from arguments import above_zero
+from results_file import parser, publish, table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from attention_candidates import (
     PARTS,
     Config,
@@ -35,7 +40,6 @@ from attention_candidates import (
 )
 from attention_cases import KINDS, DecodeCase, Timer, relative_error
 from compile_ahead import start_compiling
-from results_file import publish, table
 
 _MOST_ERROR = 1e-2  # of a norm, in bfloat16
 _SHOWN = 5
@@ -159,11 +163,10 @@ def _short(config: dict[str, Any]) -> str:
 
 def main() -> None:
     """Compile, try, and print the best of each part."""
-    made = argparse.ArgumentParser(description="Search fast attention configurations on this GPU.")
+    made = parser("Search fast attention configurations on this GPU.")
     made.add_argument("--seconds", type=above_zero, default=150, help="for all of it (default 150)")
     made.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     made.add_argument("--child", help=argparse.SUPPRESS)
-    made.add_argument("--save", action="store_true", help="also write a file in results/")
     options = made.parse_args()
     if options.child is not None:
         try_parts(options.child.split(","), options.seconds)

@@ -4,7 +4,7 @@ It writes no table of the engine: the lines it prints are to be put into
 ``sample_engine/model/kernels/tuning.py`` by hand. Kernels are compiled on all cores first, without
 the GPU. Each linear layer runs over many copies of its weight, more than the L2 cache holds.
 
-    PYTHONPATH=. python benchmarks/sweep_model_kernels.py [--seconds 60] [--ahead 0,2048]
+    python benchmarks/sweep_model_kernels.py [--seconds 60] [--ahead 0,2048]
 
 With ``--ranks 2`` it searches for the weights that one of two ranks holds, and times no step.
 """
@@ -17,12 +17,17 @@ import json
 import multiprocessing
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from arguments import above_zero, at_least
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from attention_cases import Timer, copy_bandwidth, relative_error
 from compile_ahead import start_compiling
 from model_step import Table, graph_of, step_of, through_backend, tuned, untouched, weight_bytes

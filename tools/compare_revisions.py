@@ -15,9 +15,6 @@ Prints a table and a last line of JSON; returns 1 if a figure is slower than the
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
@@ -27,6 +24,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from checkout import PROJECT, check_out, copy_checkout, make_interpreter
+
+sys.path.insert(0, str(PROJECT / "benchmarks"))
+
+from arguments import above_zero
+from last_line import last_line
+from results_file import parser, publish, table
 
 LIMIT = 1.05
 SECONDS = 1800.0
@@ -97,31 +100,6 @@ def _isolation_figures(method: str) -> Callable[[dict[str, Any]], dict[str, floa
     }
 
 
-def run(checkout: Path, python: Path, benchmark: Benchmark) -> dict[str, float]:
-    """Run a benchmark of a copy and return its figures.
-
-    Raises:
-        RuntimeError: its last line is no JSON.
-
-    """
-    own = ("PYTEST_", "_CUDAFORK_", "PYTHON")
-    done = subprocess.run(
-        [str(python), *benchmark.command],
-        cwd=checkout,
-        env={name: value for name, value in os.environ.items() if not name.startswith(own)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
-    )
-    try:  # a benchmark with a target of its own returns 1 where that is missed
-        return benchmark.figures(json.loads(done.stdout.splitlines()[-1]))
-    except (IndexError, ValueError) as error:
-        words = f"{benchmark.command[0]} ended with {done.returncode}"
-        raise RuntimeError(f"{words}:\n{done.stdout}{done.stderr}") from error
-
-
 def compare(before: Sequence[float], now: Sequence[float]) -> dict[str, float]:
     """Return the ratios of figures of the same rounds, and the least and median of both sides."""
     pairs = zip(before, now, strict=True)
@@ -142,7 +120,10 @@ def take_turns(
         for name, benchmark in chosen.items():
             print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
             for side in sorted(sides, reverse=bool(number % 2)):
-                for figure, value in run(*sides[side], benchmark).items():
+                checkout, python = sides[side]
+                # one with a target of its own returns 1 where that is missed
+                _, data = last_line(python, benchmark.command, checkout, SECONDS)
+                for figure, value in benchmark.figures(dict(data)).items():
                     by_side = values.setdefault(figure, {each: [] for each in sides})
                     by_side[side].append(value)
     return values
@@ -150,22 +131,21 @@ def take_turns(
 
 def main() -> int:
     """Compare and print; 1 if a figure is slower than the limit."""
-    parser = argparse.ArgumentParser(description="Benchmarks of two revisions, in turns.")
-    parser.add_argument("before", help="a revision, for example 3862bd5")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help=f"some of {','.join(benchmarks(quick=True))}")
-    parser.add_argument("--quick", action="store_true", help="small sizes")
-    parser.add_argument("--limit", type=float, default=LIMIT, help=f"default {LIMIT}")
-    options = parser.parse_args()
+    made = parser("Benchmarks of two revisions, in turns.", rounds=5)
+    made.add_argument("before", help="a revision, for example 3862bd5")
+    made.add_argument("--only", default="", help=f"some of {','.join(benchmarks(quick=True))}")
+    made.add_argument("--quick", action="store_true", help="small sizes")
+    made.add_argument("--limit", type=above_zero, default=LIMIT, help=f"default {LIMIT}")
+    options = made.parse_args()
     chosen = benchmarks(quick=options.quick)
     if wanted := [name for name in options.only.split(",") if name]:
         if unknown := set(wanted) - set(chosen):
-            parser.error(f"--only: {', '.join(unknown)}: use some of {', '.join(chosen)}")
+            made.error(f"--only: {', '.join(unknown)}: use some of {', '.join(chosen)}")
         chosen = {name: chosen[name] for name in wanted}
     command = ["git", "-C", str(PROJECT), "rev-parse", "--short", f"{options.before}^{{commit}}"]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if found.returncode != 0:
-        parser.error(f"git knows no revision {options.before!r}")
+        made.error(f"git knows no revision {options.before!r}")
     with tempfile.TemporaryDirectory(prefix="compare-revisions-") as folder:
         sides = {}
         for side in ("before", "now"):
@@ -179,20 +159,19 @@ def main() -> int:
         for figure, of in compared.items()
         if min(of["ratio"], of["of_least"]) > options.limit
     ]
-    width = max(map(len, compared))
-    print(f"| {'figure'.ljust(width)} | {'before':>9} | {'now':>9} | ratio | of least |")
-    print(f"| {'-' * width} | --------: | --------: | ----: | -------: |")
-    for figure, of in compared.items():
-        cells = (
-            f"{of['before']:9.3f} | {of['now']:9.3f} | {of['ratio']:5.3f} | {of['of_least']:8.3f}"
-        )
-        print(f"| {figure.ljust(width)} | {cells} |")
-    data = {"before": found.stdout.strip(), "rounds": options.rounds, "quick": options.quick}
+    rows = [[figure, *(f"{one:.3f}" for one in of.values())] for figure, of in compared.items()]
+    data: dict[str, Any] = {
+        "before": found.stdout.strip(),
+        "rounds": options.rounds,
+        "quick": options.quick,
+    }
     rounded = {
         figure: {name: round(value, 4) for name, value in of.items()}
         for figure, of in compared.items()
     }
-    print(json.dumps({"topic": "revisions", **data, "figures": rounded, "slower": slower}))
+    data |= {"figures": rounded, "slower": slower}
+    text = table(("figure", "before", "now", "ratio", "of least"), rows)
+    publish("revisions", "Two revisions, in turns", text, data, save=options.save)
     return 1 if slower else 0
 
 

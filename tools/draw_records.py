@@ -1,23 +1,32 @@
-"""Draws what committed records say: pictures and a table of docs/explanation/measured.md.
+"""Draws what committed records say: pictures and the tables of docs/explanation/measured.md.
 
-The newest record of each kind in ``benchmarks/results/`` counts. A test compares pictures and page
+The newest record of each kind in ``benchmarks/results/`` counts, of ratios the newest one that has
+the part. A test compares pictures and page
 with the records (``tests/repo/test_draw_records.py``); after a new record, run this again.
 """
 
 from __future__ import annotations
 
-import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROJECT = Path(__file__).resolve().parent.parent
-RESULTS = PROJECT / "benchmarks" / "results"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from long_parts import LONG_CPU, LONG_GPU
+from record_guard import TOPIC, last
+from record_parts import CPU, GPU
+from results_file import PROJECT, RESULTS, document, kept
+
 PAGE = PROJECT / "docs" / "explanation" / "measured.md"
 IMAGES = PROJECT / "docs" / "images"
-BEGIN, END = "<!-- written by tools/draw_records.py -->", "<!-- end -->"
+BEGIN, END = "<!-- written by tools/draw_records.py: {what} -->", "<!-- end -->"
+IN_TURNS = {"cpu": CPU, "gpu": GPU}
+"""The parts whose figures are ratios, for each kind of machine."""
 
 # What the methods of benchmarks/catch_rate.py are called in a picture.
 METHODS = {
@@ -39,12 +48,11 @@ class Record(NamedTuple):
     data: Mapping[str, Any]
 
 
-def newest(pattern: str, folder: Path = RESULTS) -> Record | None:
-    """Return the newest record whose name fits; None if there is none."""
-    for file in sorted(folder.glob(pattern), reverse=True):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            if line.startswith("{"):
-                return Record(file.name, json.loads(line))
+def newest(topic: str, device: str, folder: Path = RESULTS) -> Record | None:
+    """Return the newest record of a topic that has a line of JSON; None if there is none."""
+    for file in kept(topic, device, folder):
+        with suppress(ValueError):  # one that was written by hand
+            return Record(file.name, document(file))
     return None
 
 
@@ -142,45 +150,68 @@ def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:
 def pictures() -> dict[Path, str]:
     """Return every picture that the records allow, by its file."""
     drawn = {}
-    if record := newest("record_cpu_*.md"):
-        drawn[IMAGES / "costs.svg"] = of_costs(record)
-    if record := newest("catch_rate_cpu_*.md"):
+    for device, parts in IN_TURNS.items():
+        names, figures = last(device, parts)
+        if figures:
+            name = ", ".join(names)
+            drawn[IMAGES / f"costs_{device}.svg"] = of_costs(Record(name, {"figures": figures}))
+    if record := newest("catch_rate", "cpu"):
         drawn[IMAGES / "catch_rate.svg"] = of_catches(record)
-    if record := newest("soak_cpu_*.md"):
+    if record := newest("soak", "cpu"):
         drawn[IMAGES / "soak.svg"] = of_soak(record)
     return drawn
 
 
-def rows(record: Record) -> str:
-    """Return the table of the page: the figures of the newest record."""
-    machine, versions = record.data["machine"], record.data["versions"]
+def costs(device: str) -> str:
+    """Return the table of ratios, each of the newest record that has its part."""
+    names, figures = last(device, IN_TURNS[device])
+    if not names:
+        return "No record is there yet."
     lines = ["| ratio, less is better | median | least | most | runs |"]
     lines.append("| --- | ---: | ---: | ---: | ---: |")
-    for name, each in record.data["figures"].items():
+    for name, each in figures.items():
         numbers = " | ".join(f"{each[key]:.2f}" for key in ("median", "least", "most"))
         lines.append(f"| {name} | {numbers} | {each['runs']} |")
-    told = ", ".join(f"{name} {number}" for name, number in versions.items())
-    link = f"[{record.name}](../../benchmarks/results/{record.name})"
-    source = (
-        f"{link}: {machine['processor']}, {machine['cores']} cores, load {machine['load'][0]} at"
-    )
-    return "\n".join([*lines, "", f"{source} the end; {told}."])
+    return "\n".join([*lines, "", *(source(name) for name in names)])
+
+
+def source(name: str) -> str:
+    """Return where a record was made, with a link to it."""
+    data = document(RESULTS / name)
+    machine, numbers = data["machine"], data["versions"]
+    told = ", ".join(f"{package} {number}" for package, number in numbers.items())
+    where = ", ".join([machine["processor"], f"{machine['cores']} cores", *machine.get("gpus", ())])
+    load = f"load {machine['load'][0]} at the end"
+    return f"[{name}](../../benchmarks/results/{name}): {where}, {load}; {told}."
+
+
+def parts() -> str:
+    """Return the table of what `make bench` and `make bench-gpu` run."""
+    lines = ["| part | runs | minutes, about | needs | keeps |"]
+    lines.append("| --- | --- | ---: | --- | --- |")
+    for listed in (CPU, LONG_CPU, GPU, LONG_GPU):
+        for name, part in listed.items():
+            kept_as = f"`{part.topic}`" if part.long else f"in `{TOPIC}`"
+            cells = (f"`{part.script}`", f"{part.minutes:g}", ", ".join(part.wanted), kept_as)
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def page(text: str) -> str:
-    """Return the page with the table of the newest record in its place.
+    """Return the page with the tables in their places.
 
     Raises:
-        ValueError: the page has no place for it.
+        ValueError: the page has no place for one.
 
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{PAGE.name}: no {BEGIN} ... {END}")
-    record = newest("record_cpu_*.md")
-    written = rows(record) if record else "No record is there yet."
-    return f"{before}{BEGIN}\n\n{written}\n\n{END}{after}"
+    for what, written in (("cpu", costs("cpu")), ("gpu", costs("gpu")), ("parts", parts())):
+        begin = BEGIN.format(what=what)
+        before, found, rest = text.partition(begin)
+        _, end, after = rest.partition(END)
+        if not (found and end):
+            raise ValueError(f"{PAGE.name}: no {begin} ... {END}")
+        text = f"{before}{begin}\n\n{written}\n\n{END}{after}"
+    return text
 
 
 def main() -> None:

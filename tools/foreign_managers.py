@@ -11,14 +11,16 @@ planted bug is not told.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from results_file import parser, publish, table
 
 PROJECT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(__file__).resolve().with_name("foreign_manager_programs.py")
@@ -35,6 +37,7 @@ NEEDED = (
     "tokenizers",
     "tqdm",
 )
+HEADER = ("manager", "as it is, or with a bug", "outcome", "what was told")
 OPTIONS = (
     "--cuda-fork-check=poison",
     "--cuda-fork-device=phantom:sm_90",
@@ -101,21 +104,20 @@ def outcomes(report: Path) -> list[dict[str, str]]:
     return found
 
 
-def table(found: list[dict[str, str]]) -> str:
-    """Return the outcomes as a table in Markdown."""
-    lines = ["| manager | as it is, or with a bug | outcome | what was told |", "|---|---|---|---|"]
-    for one in found:
-        told = one["told"].replace("|", "\\|")
-        lines.append(f"| {one['manager']} | {one['planted']} | {one['outcome']} | {told} |")
-    return "\n".join(lines)
+def rows(found: list[dict[str, str]]) -> list[list[str]]:
+    """Return the outcomes as rows of a table in Markdown."""
+    return [
+        [one["manager"], one["planted"], one["outcome"], one["told"].replace("|", "\\|")]
+        for one in found
+    ]
 
 
 def main(arguments: list[str]) -> int:
     """Prepare, run, print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path(".foreign-managers"))
-    parser.add_argument("--offline", action="store_true", help="use what an earlier call has left")
-    options = parser.parse_args(arguments)
+    made = parser((__doc__ or "").splitlines()[0])
+    made.add_argument("--folder", type=Path, default=Path(".foreign-managers"))
+    made.add_argument("--offline", action="store_true", help="use what an earlier call has left")
+    options = made.parse_args(arguments)
     options.folder.mkdir(parents=True, exist_ok=True)
     if not options.offline:
         prepare(options.folder)
@@ -126,9 +128,10 @@ def main(arguments: list[str]) -> int:
     found = outcomes(report)
     if status:
         print(output)
-    print(table(found))
     wrong = sum(one["outcome"] != "ok" for one in found)
-    print(json.dumps({"packages": PACKAGES, "programs": len(found), "not_ok": wrong}))
+    data = {"packages": PACKAGES, "programs": len(found), "not_ok": wrong}
+    title = "Graph managers of other packages on the software graph"
+    publish("foreign_managers", title, table(HEADER, rows(found)), data, save=options.save)
     return 1 if wrong or status else 0
 
 

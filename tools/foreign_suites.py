@@ -38,6 +38,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from results_file import parser, publish
+
 from tools import torch_suites
 from tools.kept_rows import add_row, read_rows
 from tools.suite_archives import PROJECT, SUITES, Suite, SuiteError, prepare, python_of, unpack
@@ -367,25 +371,25 @@ def try_suite(folder: Path, suite: Suite, chosen: argparse.Namespace) -> list[Re
 
 def read_arguments(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--torch", action="store_true", help="those of libraries that use torch")
-    parser.add_argument("--folder", type=Path, help="default: .foreign-suites in the checkout")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these suites")
-    parser.add_argument("--runs", nargs="+", choices=[*RUNS, *WITHOUT_US])
-    parser.add_argument("--tests", type=int, default=0, metavar="N", help="0: all")
-    parser.add_argument("--spawn-tests", type=int, default=0, metavar="N", help="0: as --tests")
-    parser.add_argument("--keep-plain", action="store_true", help="take earlier plain runs")
-    parser.add_argument("--resume", action="store_true", help="go on where the last call ended")
-    parser.add_argument("--prepare", action="store_true", help="download and install, run nothing")
-    parser.add_argument("--offline", action="store_true", help="download and install nothing")
-    parser.add_argument("--table", action="store_true", help="print the results kept, run nothing")
-    chosen = parser.parse_args(arguments)
+    made = parser(__doc__.partition("\n")[0])
+    made.add_argument("--torch", action="store_true", help="those of libraries that use torch")
+    made.add_argument("--folder", type=Path, help="default: .foreign-suites in the checkout")
+    made.add_argument("--only", nargs="+", metavar="NAME", help="these suites")
+    made.add_argument("--runs", nargs="+", choices=[*RUNS, *WITHOUT_US])
+    made.add_argument("--tests", type=int, default=0, metavar="N", help="0: all")
+    made.add_argument("--spawn-tests", type=int, default=0, metavar="N", help="0: as --tests")
+    made.add_argument("--keep-plain", action="store_true", help="take earlier plain runs")
+    made.add_argument("--resume", action="store_true", help="go on where the last call ended")
+    made.add_argument("--prepare", action="store_true", help="download and install, run nothing")
+    made.add_argument("--offline", action="store_true", help="download and install nothing")
+    made.add_argument("--table", action="store_true", help="print the results kept, run nothing")
+    chosen = made.parse_args(arguments)
     chosen.suites = torch_suites.SUITES if chosen.torch else SUITES
     chosen.folder = chosen.folder or PROJECT / ".foreign-suites" / ("torch" if chosen.torch else "")
     chosen.runs = chosen.runs or (["check"] if chosen.torch else list(RUNS))
     names = {suite.name for suite in chosen.suites}
     if unknown := set(chosen.only or ()) - names:
-        parser.error(f"no suite named {', '.join(sorted(unknown))}; there are {sorted(names)}")
+        made.error(f"no suite named {', '.join(sorted(unknown))}; there are {sorted(names)}")
     return chosen
 
 
@@ -418,7 +422,10 @@ def main(arguments: list[str]) -> int:
     tried = len({result.suite for result in results})
     print(f"{tried} suites, {total} tests, {len(differences)} differences")
     rows = [asdict(result) for result in results]
-    print(json.dumps({"topic": "foreign_suites", "rows": rows, "differences": differences}))
+    data = {"rows": rows, "differences": differences}
+    title = "Suites of other packages, plainly and by the plugin"
+    topic = "library_suites" if chosen.torch else "foreign_suites"
+    publish(topic, title, table_of(rows), data, save=chosen.save)
     return 1 if differences else 0
 
 

@@ -9,8 +9,6 @@ line of the ledger must be a whole record. Needs gcc: ``make fuzz-native``.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import subprocess
@@ -18,6 +16,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from arguments import at_least
+from results_file import parser, publish, table
 
 from pytest_cudafork.observe.base import records
 
@@ -52,11 +55,11 @@ _DRIVER = Path(__file__).with_name("native_calls.c")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run each part for some seconds."""
-    parser = argparse.ArgumentParser(description="The native libraries under sanitizers.")
-    parser.add_argument("--seconds", type=int, default=60, help="for each part; default 60")
-    parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(arguments)
+    given = parser("The native libraries under sanitizers.")
+    given.add_argument("--seconds", type=at_least(1), default=60, help="for each part; default 60")
+    given.add_argument("--threads", type=at_least(1), default=4)
+    given.add_argument("--seed", type=int, default=1)
+    options = given.parse_args(arguments)
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as made:
         for part, command, more in parts(
@@ -67,7 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             line = "{part:20} {calls:>10} calls, {records:>7} records  {failure}"
             sys.stdout.write(line.format(**rows[-1]) + "\n")
             sys.stdout.flush()
-    sys.stdout.write(json.dumps({"topic": "fuzz_native", "parts": rows}) + "\n")
+    shown = [
+        [
+            str(row["part"]),
+            f"{row['calls']:,}",
+            f"{row['records']:,}",
+            str(row["failure"] or "none"),
+        ]
+        for row in rows
+    ]
+    text = table(("part", "calls", "records", "failed"), shown)
+    title = "The native libraries under sanitizers"
+    publish("fuzz_native", title, text, {"parts": rows}, save=options.save)
     return int(any(row["failure"] for row in rows))
 
 

@@ -8,8 +8,6 @@ them, named in the table, and the exit status is 1. Needs Atheris: ``make fuzz``
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import subprocess
 import sys
@@ -17,6 +15,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from arguments import at_least
+from results_file import parser, publish, table
 
 from tests.fuzz.targets import TARGETS
 
@@ -36,12 +39,12 @@ atheris.Fuzz()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the targets, one after the other."""
-    parser = argparse.ArgumentParser(description="Coverage-guided fuzzing of what reads data.")
-    parser.add_argument("--seconds", type=int, default=60, help="for each target; default 60")
-    parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS))
-    parser.add_argument("--processes", type=int, default=1, help="for each target; default 1")
-    parser.add_argument("--merge", action="store_true", help="add what is small to the corpora")
-    options = parser.parse_args(arguments)
+    made = parser("Coverage-guided fuzzing of what reads data.")
+    made.add_argument("--seconds", type=at_least(1), default=60, help="for each target; default 60")
+    made.add_argument("--targets", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    made.add_argument("--processes", type=at_least(1), default=1, help="for each target; default 1")
+    made.add_argument("--merge", action="store_true", help="add what is small to the corpora")
+    options = made.parse_args(arguments)
     rows = []
     for name in options.targets:
         rows.append(run(name, options.seconds, options.processes))
@@ -50,7 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         if options.merge and not rows[-1]["failure"]:
             merge(name)
-    sys.stdout.write(json.dumps({"topic": "fuzz", "targets": rows}) + "\n")
+    shown = [
+        [str(row["name"]), f"{row['runs']:,}", str(row["seconds"]), str(row["failure"] or "none")]
+        for row in rows
+    ]
+    text = table(("target", "runs", "s", "failed"), shown)
+    title = "Readers of others' data, fuzzed"
+    publish(*("fuzz", title, text, {"targets": rows}), save=options.save, packages=["atheris"])
     return int(any(row["failure"] for row in rows))
 
 

@@ -1,4 +1,4 @@
-"""Pictures and the table of docs/explanation/measured.md say what the newest records say."""
+"""Pictures and the tables of docs/explanation/measured.md say what the newest records say."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_each_picture_is_the_one_of_the_newest_record() -> None:
         assert file.read_text(encoding="utf-8") == picture, "run `python tools/draw_records.py`"
 
 
-def test_the_table_of_the_page_is_the_one_of_the_newest_record() -> None:
+def test_the_tables_of_the_page_are_those_of_the_newest_records_and_of_the_parts() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert draw_records.page(text) == text, "run `python tools/draw_records.py`"
 
@@ -66,14 +66,16 @@ def test_each_loop_has_a_line_from_its_first_look_to_its_last() -> None:
 
 
 def test_the_newest_record_is_the_one_with_the_latest_date(tmp_path: Path) -> None:
-    for day in ("2026-01-02", "2026-01-10", "2025-12-31"):
-        text = f"# Title\n\n```json\n{json.dumps({'date': day})}\n```\n"
-        (tmp_path / f"record_cpu_{day}.md").write_text(text, encoding="utf-8")
-    found = draw_records.newest("record_cpu_*.md", tmp_path)
-    assert found == ("record_cpu_2026-01-10.md", {"date": "2026-01-10"})
-    assert draw_records.newest("other_*.md", tmp_path) is None
+    days = ("2026-01-02", "2026-01-10", "2026-01-10_2", "2026-01-10_10", "2025-12-31")
+    for name in (*(f"record_cpu_{day}" for day in days), "record_of_more_cpu_2026-02-01"):
+        text = f"# Title\n\n```json\n{json.dumps({'name': name})}\n```\n"
+        (tmp_path / f"{name}.md").write_text(text, encoding="utf-8")
+    (tmp_path / "record_cpu_2026-03-01.md").write_text("written by hand", encoding="utf-8")
+    found = draw_records.newest("record", "cpu", tmp_path)
+    assert found == ("record_cpu_2026-01-10_10.md", {"name": "record_cpu_2026-01-10_10"})
+    assert draw_records.newest("other", "cpu", tmp_path) is None
 
 
-def test_a_page_without_a_place_for_the_table_is_an_error() -> None:
+def test_a_page_without_a_place_for_a_table_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"measured\.md: no <!-- written"):
         draw_records.page("# Title\n")

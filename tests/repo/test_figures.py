@@ -1,8 +1,9 @@
 """Every measured figure of the docs names its record, and the record has it.
 
 A figure here is a number with a unit of time, memory or speed, or a ratio ("2.5 times", "15 %"),
-outside blocks of code, also where the number is a word ("half a minute"). So is each other number
-of a paragraph that names a record: how many of how many. One that was never measured (a limit, a
+outside blocks of code, also where the number is a word ("half a minute"); and how many of what is
+tried there are ("nine bugs"), from five on. So is each other number of a paragraph that names a
+record: how many of how many. One that was never measured (a limit, a
 default, an example) stands in ``figures_not_measured.toml`` with what it is. Whether a sentence
 says of a number what the record says of it is for a reader to judge; that the number is there is
 judged here.
@@ -48,6 +49,11 @@ _IN_WORDS = re.compile(
     rf"\b({'|'.join(_WORDS)})(?: (?:to|and|or) ({'|'.join(_WORDS)}))?(?: of)?(?: an?)? "
     r"(?:(?:second|minute|hour)s?|times (?:as|more|less))\b"
 )
+_MANY = "|".join([word for word, number in _WORDS.items() if number >= 5] + [r"[5-9]|\d[\d,]*\d"])
+_TRIED = "lines|tests|bugs|modules|specimens|releases|libraries|projects|suites|programs"
+_HOW_MANY = re.compile(
+    rf"(?<![\w.,-])({_MANY}) (?:{_TRIED}|faults|pairs|captures|replays|forks|engines)\b"
+)
 _COUNT = re.compile(rf"(?<![\w.,:/#-])({_NUMBER})(?![\w:/]|\.\d|-\w)")
 _CODE_OR_TARGET = re.compile(r"\]\([^)]*\)|`[^`]*`")
 _FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2", re.M | re.S)
@@ -80,14 +86,14 @@ def figures(block: str) -> list[Figure]:
     """Return the figures of a block."""
     return [
         Figure(" ".join(found[0].split()), tuple(filter(None, found.groups()[:2])))
-        for pattern in (_FIGURE, _IN_WORDS)
+        for pattern in (_FIGURE, _IN_WORDS, _HOW_MANY)
         for found in pattern.finditer(block)
     ]
 
 
 def counts(block: str) -> list[Figure]:
     """Return the other numbers of a block, but for those within code and targets of links."""
-    for pattern in (_CODE_OR_TARGET, _FIGURE):
+    for pattern in (_CODE_OR_TARGET, _FIGURE, _HOW_MANY):
         block = pattern.sub("`", block)
     return [Figure(found[0], (found[0],)) for found in _COUNT.finditer(block)]
 
@@ -159,11 +165,13 @@ def test_what_is_listed_as_not_measured_is_on_its_page() -> None:
         ("See `benchmarks/results/two.md`.", ["there is no record two.md"]),
         (
             "Of 1,234 tests it took 12 %.\n`benchmarks/results/one.md`",
-            ["'12 %' is not in one.md", "'1,234' is not in one.md"],
+            ["'12 %' is not in one.md", "'1,234 tests' is not in one.md"],
         ),
         ("Of 2 tests, [two](4.md) and `5.6` (`benchmarks/results/one.md`).", []),
         ("It took two seconds (`benchmarks/results/one.md`).", []),
         ("It took half a minute.", ["'half a minute' names no record, and is not listed"]),
+        ("Of 330 lines that is two.", ["'330 lines' names no record, and is not listed"]),
+        ("Nine bugs, or nine bugs.", ["'nine bugs' names no record, and is not listed"]),
     ],
 )
 def test_a_figure_without_a_record_is_told(text: str, words: list[str], tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_the_table_says_what_each_program_came_to(tmp_path: Path) -> None:
     report.write_text(REPORT, encoding="utf-8")
     found = foreign_managers.outcomes(report)
     assert [one["outcome"] for one in found] == ["ok", "not ok"]
-    assert foreign_managers.table(found).splitlines()[2:] == [
-        "| m | as published | ok | nothing |",
-        "| m | p | not ok | x \\| y |",
+    assert foreign_managers.rows(found) == [
+        ["m", "as published", "ok", "nothing"],
+        ["m", "p", "not ok", "x \\| y"],
     ]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -459,6 +460,14 @@ def test_what_loses_its_parent_while_a_child_is_handed_over_is_reaped(
     assert not server.adopted
     with pytest.raises(ChildProcessError):
         os.waitpid(orphan, os.WNOHANG)
+
+
+def test_several_threads_start_some_at_once_and_each_has_its_own() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        codes = [f"print({number}); raise SystemExit({number})" for number in range(32)]
+        ended = list(pool.map(lambda code: run("-c", code), codes))
+    assert [int(each.stdout) for each in ended] == list(range(32))
+    assert [each.returncode for each in ended] == list(range(32))
 
 
 def test_a_signal_reaches_it() -> None:

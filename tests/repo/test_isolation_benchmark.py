@@ -44,7 +44,7 @@ def test_a_ratio_compares_figures_of_the_same_round(targets: ModuleType) -> None
     ("args", "words"),
     [
         (["--only", "fork,nothing"], "'nothing' is not a part"),
-        (["--only", "fork"], "make bench-isolation"),
+        (["--only", "fork"], "make .venv-bench/installed"),
     ],
 )
 def test_what_it_cannot_do_is_a_usage_error_with_the_way_out(args: list[str], words: str) -> None:

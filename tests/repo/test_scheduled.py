@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,4 +42,25 @@ def test_the_commands_of_the_schedule_are_targets_of_the_makefile() -> None:
     makefile = (PROJECT / "Makefile").read_text(encoding="utf-8")
     for job in scheduled().values():
         for command in filter(lambda each: each.startswith("make "), job):
-            assert f"\n{command.split()[1]}:" in makefile
+            target = command.split()[1].replace(".venv/", "$(VENV)/")
+            assert f"\n{target}:" in makefile
+
+
+def test_the_long_parts_that_need_no_package_of_others_run_by_a_schedule(
+    benchmark: Callable[[str], Any],
+) -> None:
+    parts = benchmark("long_parts").LONG_CPU
+    wanted = [name for name, part in parts.items() if not part.fetches and name != "vllm"]
+    workflow = yaml.safe_load((WORKFLOWS / "bench.yml").read_text(encoding="utf-8"))
+    job = workflow["jobs"]["long"]
+    assert job["strategy"]["matrix"]["part"] == wanted
+    assert any("--only ${{ matrix.part }} --save --against-last" in run for run in commands(job))
+    assert job["timeout-minutes"] > 2 * max(parts[name].minutes for name in wanted)
+
+
+def test_each_job_runs_by_a_schedule_that_there_is() -> None:
+    workflow = yaml.safe_load((WORKFLOWS / "bench.yml").read_text(encoding="utf-8"))
+    times = [each["cron"] for each in workflow[True]["schedule"]]
+    for job in workflow["jobs"].values():
+        (other,) = re.findall(r"github\.event\.schedule != '([^']*)'", job["if"])
+        assert other in times

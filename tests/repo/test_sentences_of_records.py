@@ -76,7 +76,7 @@ def caught() -> tuple[str, ...]:
 
 def touches() -> tuple[str, ...]:
     """Return what is said of the kinds of touch."""
-    of = record("touch_table_h200_2026-11-21")
+    of = record("touch_table_gpu_2026-11-21")
     assert (of["seen_by_probe"], of["false_alarms"]) == (of["poisoning"], 0)
     return (
         f"torch's own flag sees {of['seen_by_torch']} of the {of['poisoning']} kinds of touch",
@@ -121,9 +121,21 @@ PLACES = [
     ),
     (
         ENGINE,
-        "2.5 times the tokens with `eagle` and five drafts, and 2.4 times with `ngram`",
-        "engine_cpu_cpu_2026-11-23",
-        ("| eagle k=5 | 0.99 ms | 5.05 | 2.47 |", "| ngram k=5 | 1.00 ms | 3.31 | 2.44 |"),
+        "takes 0.42 of the time with `eagle` and five drafts, and 0.49 with `ngram`",
+        "record_cpu_2026-11-28",
+        (
+            "time of a token with eagle k=5, to none | 0.423",
+            "time of a token with ngram k=5, to none | 0.494",
+        ),
+    ),
+    (
+        "docs/how-to/gpus.md",
+        "took 1.12 (one card) and 1.17 (two cards) of the time of the best packing",
+        "record_cpu_2026-11-28",
+        (
+            "1 GPUs packed, to the best packing found | 1.122",
+            "2 GPUs packed, to the best packing found | 1.165",
+        ),
     ),
     (
         ENGINE,

@@ -30,6 +30,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,6 +43,8 @@ FRESH = "FRESH_INTERPRETERS"
 """Environment variable; what it is set to is the reason for fresh interpreters."""
 
 _LINUX = sys.platform == "linux"
+_starting = threading.Lock()
+"""A child of another thread would be taken for one of somebody else's, and reaped."""
 
 
 def start(
@@ -72,6 +75,20 @@ def start(
     fresh = fresh or os.environ.get(FRESH, "")
     if not fresh:
         command = without_slow_plugins(command)
+    with _starting:
+        streams = (stdin, stdout, stderr)
+        return _start(command, streams, cwd, environ, fresh, start_new_session=start_new_session)
+
+
+def _start(
+    command: Sequence[str],
+    streams: tuple[int, int, int],
+    cwd: str | os.PathLike[str] | None,
+    environ: dict[str, str],
+    fresh: str,
+    *,
+    start_new_session: bool,
+) -> subprocess.Popen[bytes] | Child:
     program = program_of(command)
     group = os.getpgid(0)
     # 0: a group outside of this namespace of processes, which no other process here can join
@@ -90,15 +107,15 @@ def start(
             "group": group,
             "new_session": start_new_session,
         }
-        pid = servers().fork(program, request, [stdin, stdout, stderr])
+        pid = servers().fork(program, request, streams)
         if pid is not None:
             return Child(command, pid)
     environ.pop(FRESH, None)
     return subprocess.Popen(
         list(command),
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
         cwd=cwd,
         env=environ,
         start_new_session=start_new_session,

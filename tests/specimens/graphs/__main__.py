@@ -5,16 +5,15 @@ From the root of the repository: ``python -m tests.specimens.graphs [--cuda] [--
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.results_file import RESULTS, table, versions
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
+from results_file import parser, publish, table
 
 _TESTS = Path(__file__).parents[2]
 _FILES = {
@@ -61,39 +60,23 @@ class Record:
 
 def main() -> int:
     """Run the session, print the record, and keep it where that was asked for."""
-    parser = argparse.ArgumentParser(prog="python -m tests.specimens.graphs")
-    parser.add_argument("--cuda", action="store_true", help="real graphs, not the software's")
-    parser.add_argument("--save", action="store_true", help=f"also write a file in {RESULTS.name}/")
-    options = parser.parse_args()
+    made = parser("All graph specimens on one backend.")
+    made.add_argument("--cuda", action="store_true", help="real graphs, not the software's")
+    options = made.parse_args()
     backend = "cuda" if options.cuda else "software"
     record, started = Record(), time.perf_counter()
-    status = pytest.main(["-q", "-p", "no:cacheprovider", str(_FILES[backend])], plugins=[record])
+    known = "ignore::pytest.PytestAssertRewriteWarning"  # this package is imported already
+    args = ["-q", "-p", "no:cacheprovider", "-W", known, str(_FILES[backend])]
+    status = pytest.main(args, plugins=[record])
     data = {
-        "topic": f"graph_specimens_{backend}",
-        "device": _device(options.cuda),
-        "date": datetime.date.today().isoformat(),
-        "versions": versions(),
         **record.counts,
         "specimens": len(record.spoke),
         "seconds": round(time.perf_counter() - started, 1),
         "status": int(status),
     }
-    print(record.text())
-    if options.save:
-        page = f"# Graph specimens\n\n{data['date']}, {data['device']}.\n\n"
-        page += f"```\npython -m tests.specimens.graphs {' '.join(sys.argv[1:])}\n```\n\n"
-        page += f"{record.text()}\n\n```json\n{json.dumps(data)}\n```\n"
-        (RESULTS / f"{data['topic']}_{data['date']}.md").write_text(page, encoding="utf-8")
-    print(json.dumps(data))
+    topic = f"graph_specimens_{backend}"
+    publish(topic, "Graph specimens", record.text(), data, save=options.save)
     return int(status)
-
-
-def _device(cuda: bool) -> str:
-    if not cuda:
-        return "cpu"
-    import torch
-
-    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "no GPU"
 
 
 if __name__ == "__main__":
