@@ -82,7 +82,8 @@ def _named(
 @contextlib.contextmanager
 def modules_by_value() -> Iterator[None]:
     """Let what is defined in modules that a child cannot import be pickled by value."""
-    by_value = [module for module in list(sys.modules.values()) if _goes_by_value(module)]
+    known: dict[str, bool] = {}
+    by_value = [module for module in list(sys.modules.values()) if _goes_by_value(module, known)]
     already = cloudpickle.list_registry_pickle_by_value()
     ours = [module for module in by_value if module.__name__ not in already]
     for module in ours:
@@ -146,7 +147,8 @@ def _contents(function: types.FunctionType) -> list[Any]:
     return contents
 
 
-def _goes_by_value(module: Any) -> bool:
+def _goes_by_value(module: Any, known: dict[str, bool]) -> bool:
+    """Whether a child cannot import a module; ``known`` is what was found out about others."""
     if not isinstance(module, types.ModuleType) or module.__name__ in ("__main__", "__mp_main__"):
         return False  # cloudpickle sends these by value by itself
     if sys.modules.get(module.__name__) is not module:
@@ -160,7 +162,7 @@ def _goes_by_value(module: Any) -> bool:
         return False
     if _TEST_FILE.fullmatch(os.path.basename(file)):
         return True
-    return not _importable(module.__name__, file)
+    return not _importable(module.__name__, file, known)
 
 
 @functools.cache  # asked for each module that is loaded, and Python works it out anew each time
@@ -169,8 +171,14 @@ def _installed_prefixes() -> tuple[str, ...]:
     return tuple(sysconfig.get_path(name) + os.sep for name in names)
 
 
-def _importable(name: str, file: str) -> bool:
+def _importable(name: str, file: str, known: dict[str, bool]) -> bool:
     """Whether a fresh interpreter with this ``sys.path`` would find this very file by that name."""
+    if name not in known:  # a package is asked for by each of its modules
+        known[name] = _is_found(name, file, known)
+    return known[name]
+
+
+def _is_found(name: str, file: str, known: dict[str, bool]) -> bool:
     package, _, _ = name.rpartition(".")
     where = None
     if package:
@@ -179,7 +187,7 @@ def _importable(name: str, file: str) -> bool:
         if parent is None or path is None:
             return False
         parent_file = getattr(parent, "__file__", None)
-        if isinstance(parent_file, str) and not _importable(package, parent_file):
+        if isinstance(parent_file, str) and not _importable(package, parent_file, known):
             return False
         where = list(path)
     for finder in sys.meta_path:
@@ -193,4 +201,4 @@ def _importable(name: str, file: str) -> bool:
 
 
 def _same(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
+    return one == other or os.path.realpath(one) == os.path.realpath(other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.abc
 import json
 import pickle
 import socket
@@ -68,14 +70,14 @@ def test_local_classes_that_a_call_mentions_are_known_again() -> None:
 
 def test_modules_made_by_hand_go_by_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made = types.ModuleType("cudafork_made")
-    assert not pickling._goes_by_value(made)  # nobody can import it from anywhere
+    assert not pickling._goes_by_value(made, {})  # nobody can import it from anywhere
     monkeypatch.setitem(sys.modules, "cudafork_made", made)
-    assert pickling._goes_by_value(made)
-    assert not pickling._goes_by_value(json)
-    assert not pickling._goes_by_value("no module")
-    assert not pickling._goes_by_value(sys.modules["__main__"])
+    assert pickling._goes_by_value(made, {})
+    assert not pickling._goes_by_value(json, {})
+    assert not pickling._goes_by_value("no module", {})
+    assert not pickling._goes_by_value(sys.modules["__main__"], {})
     made.__file__ = str(tmp_path / "conftest.py")
-    assert pickling._goes_by_value(made)
+    assert pickling._goes_by_value(made, {})
 
 
 def test_a_module_on_the_path_goes_by_reference_and_one_that_is_not_does_not(
@@ -87,9 +89,39 @@ def test_a_module_on_the_path_goes_by_reference_and_one_that_is_not_does_not(
     (tmp_path / "pkg").rename(tmp_path / "cudafork_pkg")
     monkeypatch.syspath_prepend(str(tmp_path))
     part = __import__("cudafork_pkg.part").part
-    assert not pickling._goes_by_value(part)
+    assert not pickling._goes_by_value(part, {})
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(tmp_path)])
-    assert pickling._goes_by_value(part)
+    assert pickling._goes_by_value(part, {})
     monkeypatch.delitem(sys.modules, "cudafork_pkg")
-    assert pickling._goes_by_value(part)
+    assert pickling._goes_by_value(part, {})
     monkeypatch.delitem(sys.modules, "cudafork_pkg.part")
+
+
+def test_each_package_is_looked_for_once_a_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, names = tmp_path, []
+    for package in ("cudafork_outer", "inner", "innermost"):
+        folder = folder / package
+        folder.mkdir()
+        for name in ("__init__", "one", "two"):
+            (folder / f"{name}.py").write_text("")
+        parts = folder.relative_to(tmp_path).parts
+        names += [".".join([*parts, *last]) for last in ((), ("one",), ("two",))]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in names:
+        importlib.import_module(name)
+    asked: list[str] = []
+
+    class Listener(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+            asked.append(fullname)
+
+    monkeypatch.setattr(sys, "meta_path", [Listener(), *sys.meta_path])
+    for _ in range(2):  # what was importable need not be so at the next call
+        with pickling.modules_by_value():
+            assert not cloudpickle.list_registry_pickle_by_value() & set(names)
+        assert sorted(one for one in asked if one.startswith("cudafork_outer")) == sorted(names)
+        asked.clear()
+    for name in names:
+        monkeypatch.delitem(sys.modules, name)
