@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 from collections.abc import Generator, Iterator, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.support import interpreters, rewriting, slow_folders
+from tests.support import imported_ahead, interpreters, rewriting, session_ahead, slow_folders
 from tests.support.frozen_objects import FrozenObjects
 
 # How long an example takes says how busy the machine is; and on a new one the first text waits for
@@ -31,8 +32,19 @@ hypothesis.settings.load_profile("suite")
 def pytest_configure(config: pytest.Config) -> None:
     """Take note of the environment before a test changes it; no server is started yet."""
     interpreters.servers()
+    if not os.environ.get(interpreters.FRESH):
+        _prepare_sessions_in_process()
     rewriting.rewrite_share(config, config.rootpath)
     config.pluginmanager.register(FrozenObjects())
+
+
+def _prepare_sessions_in_process() -> None:
+    """Do once what each session does that a test makes in this process, as the servers do it."""
+    config: Any = importlib.import_module("_pytest.config")
+    names = (*config.default_plugins, "pytester")
+    modules = [importlib.import_module(f"_pytest.{name}") for name in names]
+    session_ahead.FixtureNames(modules).use()
+    imported_ahead.InstalledPackages().answer()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
