@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 from collections.abc import Generator, Iterator, Sequence
@@ -11,10 +12,12 @@ import hypothesis
 import pytest
 
 from tests.support import (
+    imported_ahead,
     interpreter_environment,
     interpreter_servers,
     interpreters,
     rewriting,
+    session_ahead,
     slow_folders,
 )
 from tests.support.frozen_objects import FrozenObjects
@@ -37,8 +40,19 @@ hypothesis.settings.load_profile("suite")
 def pytest_configure(config: pytest.Config) -> None:
     """Take note of the environment before a test changes it; no server is started yet."""
     interpreter_servers.servers()
+    if not os.environ.get(interpreters.FRESH):
+        _prepare_sessions_in_process()
     rewriting.rewrite_share(config, config.rootpath)
     config.pluginmanager.register(FrozenObjects())
+
+
+def _prepare_sessions_in_process() -> None:
+    """Do once what each session does that a test makes in this process, as the servers do it."""
+    config: Any = importlib.import_module("_pytest.config")
+    names = (*config.default_plugins, "pytester")
+    modules = [importlib.import_module(f"_pytest.{name}") for name in names]
+    session_ahead.FixtureNames(modules).use()
+    imported_ahead.InstalledPackages().answer()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,6 +1,7 @@
 """What a process has imported and read ahead for its children, put away until they ask for it.
 
-``interpreter_server.py`` uses it, in the server, and so it imports nothing of this repository.
+``interpreter_server.py`` uses it, in the server, and so it imports nothing of this repository; the
+tests' own process uses ``InstalledPackages``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What every session of pytest does in the same way when it starts, done once before the fork.
 
-``interpreter_server.py`` uses it, in the server, and so it imports nothing of this repository. No
-session can tell what it does from what happens in a fresh interpreter:
+``interpreter_server.py`` uses it, in the server, and so it imports nothing of this repository; the
+tests' own process uses ``FixtureNames`` for the sessions that tests make in it.
+No session can tell what it does from what happens in a fresh interpreter:
 
 - ``ReadCode``: Python keeps the code of a module in a file beside it and reads that. Here it has
   been read, and holds as long as the source has the time and size that it had. Each child executes
