@@ -136,20 +136,24 @@ def _run(command: list[str], seconds: float) -> tuple[int | None, bytes]:
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
     )
     try:
-        try:
-            pid = os.posix_spawn(command[0], command, os.environ, file_actions=places)
-        finally:
-            os.close(theirs)
-        output = b""
+        pid = os.posix_spawn(command[0], command, os.environ, file_actions=places)
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    output, in_time = b"", False
+    try:
         while data := _read_until(until, ours):
             output += data
+        in_time = data is not None
     finally:
         os.close(ours)
-    if data is None:
-        os.kill(pid, signal.SIGKILL)
-        launch.reap(pid)
-        return None, output
-    return launch.reap(pid) or 0, output  # 0, too, where somebody else has reaped it
+        if not in_time:
+            os.kill(pid, signal.SIGKILL)
+        status = launch.reap(pid)
+    # Not known where somebody else has reaped it: then what it wrote has to do.
+    return (status or 0) if in_time else None, output
 
 
 def _read_until(until: float, fd: int) -> bytes | None:
