@@ -8,8 +8,6 @@ import enum
 import re
 from typing import NamedTuple
 
-from pytest_cudafork.settings.real_driver import has_real_driver, why_no_driver
-
 ABSENT = "absent"
 """The face of a phantom that shows no GPU."""
 MOST_DEVICES = 16
@@ -48,6 +46,8 @@ def resolve(device: Device) -> str:
         ValueError: The real driver was asked for, and there is none.
 
     """
+    from pytest_cudafork.settings.real_driver import has_real_driver, why_no_driver
+
     if device.kind is DeviceKind.REAL and not has_real_driver():
         raise ValueError(
             f"{DeviceKind.REAL.value}: no NVIDIA driver can be used here ({why_no_driver()}); use "

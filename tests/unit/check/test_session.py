@@ -16,7 +16,7 @@ from pytest_cudafork.check.session import SESSION, begin, begin_again, resolve_d
 from pytest_cudafork.observe import witnesses
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.handed_on import WatchSettings
-from pytest_cudafork.settings import Level, devices, environment
+from pytest_cudafork.settings import Level, environment, real_driver
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.options import OPTIONS
 
@@ -217,15 +217,15 @@ def begin_checked(config: Any) -> Any:
 def test_a_device_is_what_it_means_on_this_machine(
     device: Device, driver: bool, resolved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "has_real_driver", lambda: driver)
+    monkeypatch.setattr(real_driver, "has_real_driver", lambda: driver)
     assert resolve_device(device) == resolved
 
 
 def test_the_real_device_without_a_driver_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devices, "has_real_driver", lambda: False)
-    monkeypatch.setattr(devices, "why_no_driver", lambda: "half of it is missing")
+    monkeypatch.setattr(real_driver, "has_real_driver", lambda: False)
+    monkeypatch.setattr(real_driver, "why_no_driver", lambda: "half of it is missing")
     with pytest.raises(pytest.UsageError, match=r"used here \(half of it is missing\); use auto"):
         resolve_device(Device(DeviceKind.REAL))
 
