@@ -139,7 +139,7 @@ def lines_of(hits: Sequence[Hit]) -> list[str]:
         shown = frames.shown(with_frames.frames)
         lines += ["  what the frames show:", *(f"    {line}" for line in shown)] if shown else []
         if kind.unseen:
-            lines.append(f"  what they do not show: {kind.unseen}")
+            lines.append(f"  what the log does not show: {kind.unseen}")
         lines += ["  what to run or do next:", *(f"    {line}" for line in next_steps(kind, some))]
         lines.append("")
     return lines[:-1]
@@ -147,7 +147,7 @@ def lines_of(hits: Sequence[Hit]) -> list[str]:
 
 def _messages(hits: Sequence[Hit]) -> list[str]:
     return [
-        f"  {hit.message.library}, line {hit.line}"
+        f"  line {hit.line}, from {hit.message.library}"
         + (f" and {hit.times - 1} more" if hit.times > 1 else "")
         + f": {hit.text}"
         for hit in hits

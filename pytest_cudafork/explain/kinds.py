@@ -41,8 +41,8 @@ _LINES = (
 POISONED = Kind(
     "poisoned-child",
     "a child that was forked from a process with CUDA initialized has used CUDA",
-    "A forked child inherits the state of the CUDA driver, and cannot use it. Where torch says so "
-    "it has looked; the driver itself answers 'initialization error'.",
+    "A forked child inherits the state of the CUDA driver, and cannot use it. Torch says so "
+    "before it asks the driver, which would answer 'initialization error'.",
     _LINES,
     (_WORKAROUND, _RUN, _GUARD, _SUITE),
 )

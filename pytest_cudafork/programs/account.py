@@ -114,7 +114,7 @@ class Account:
         others = _unique(headline(touch) for touch in deeds.touches if touch.where not in told)
         lines += places_lines("also touched by", others)
         lines += places_lines(
-            "forked while CUDA was initialized (a child of that can never use CUDA)",
+            "forked while CUDA was initialized (such a child can never use CUDA)",
             _unique(f"{fork.place}: {fork.fate}" for fork in initialized),
         )
         running = [f"{pid} {plain(command)}" for pid, command in self.running]

@@ -20,7 +20,7 @@ from pytest_cudafork.settings.environment import COMMON_METHOD
 
 _FATES = {
     "clean": "made, and harmless: CUDA was not initialized",
-    "watched": "made, as only --guard refuses any",
+    "watched": "made; only --guard refuses forks",
     "guarded": "refused",
     "allowed": "made, as its module is allowed to fork",
     "accepted": "made, as the baseline accepts it",

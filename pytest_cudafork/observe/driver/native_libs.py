@@ -27,7 +27,7 @@ CLEAN, INITIALIZED, POISONED = 0, 1, 2
 
 _HOW_TO_BUILD = (
     "Install a C compiler and reinstall: pip install --force-reinstall --no-deps "
-    "--no-binary pytest-cudafork pytest-cudafork"
+    "--no-binary=pytest-cudafork pytest-cudafork"
 )
 
 

@@ -37,7 +37,7 @@ def test_a_file_is_explained_causes_first(
     assert commands(["explain", str(tmp_path / "log")]) == 0
     said = capsys.readouterr().out
     assert said.startswith("poisoned-child: ")
-    assert "\n  torch, line 4: RuntimeError: Cannot re-initialize" in said
+    assert "\n  line 4, from torch: RuntimeError: Cannot re-initialize" in said
     assert "flash_attn.py:176 in FlashAttentionMetadataBuilder: a class body" in said
     assert "    python -m pytest_cudafork run YOUR_SCRIPT.py ..." in said
     assert "    python -m pytest_cudafork imports vllm    # every" in said

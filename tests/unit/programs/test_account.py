@@ -53,7 +53,7 @@ def test_a_poisoned_child_is_told_with_all_three_lines() -> None:
     )
     assert "the child was forked by\n    /w/post.py:20" in text
     assert "touched CUDA by cuInit in process 10\n" in text  # and of no test
-    assert "    /w/post.py:20: made, as only --guard refuses any\n" in text
+    assert "    /w/post.py:20: made; only --guard refuses forks\n" in text
     assert "touches: 2, forks while initialized: 1, poisoned children: 1" in text
     assert "also touched by" not in text
 
