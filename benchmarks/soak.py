@@ -7,8 +7,8 @@ pages of libraries and other files: of those a process has less while others on 
 them, too. It is judged by its slope over the last half of the loop: at most 1 % of what was there
 at the start for 10,000 turns, where it has grown by more than a few pages at all; the others must
 not be more at the end than in the first half. A session of pytest keeps a report of each of its
-tests: what the same session keeps without isolation is taken off. So is what torch's profiler keeps
-of each time that it looks at a GPU: it lists the kernels of a warm-up.
+tests: what the same session keeps without isolation is taken off. So is what torch keeps by
+itself of each capture on a GPU, and what its profiler keeps of each warm-up whose kernels it lists.
 
     python benchmarks/soak.py --tests 100000 --audits 50 --captures 10000 --save
     python benchmarks/soak.py --tests 0 --audits 0 --captures 10000 --device cuda --save
@@ -185,6 +185,26 @@ def profiles(turns: int) -> None:
     _looks(turns, turn)
 
 
+def graphs(turns: int) -> None:
+    """Capture and replay the same function by torch alone, time and again."""
+    import torch
+
+    x, weight = torch.ones(4, 16, device="cuda"), torch.ones(16, 16, device="cuda")
+
+    def turn(number: int) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.relu(x @ weight)
+        graph.replay()
+        torch.cuda.synchronize()
+
+    torch.relu(x @ weight)  # what is made at the first call is no part of a capture
+    _looks(turns, turn)
+
+
+BY_TORCH = {"profiles": profiles, "graphs": graphs}
+"""Loops on a GPU of what a capture asks of torch: what they keep is not ours."""
+
 PLUGIN = """
 import sys
 from pathlib import Path
@@ -288,8 +308,8 @@ def main() -> int:
         name, turns, device = options.loop
         if name == "audits":
             audits(int(turns))
-        elif name == "profiles":
-            profiles(int(turns))
+        elif name in BY_TORCH:
+            BY_TORCH[name](int(turns))
         else:
             captures(int(turns), device)
         return 0
@@ -317,9 +337,12 @@ def main() -> int:
         loops = {**tests, **loops}
         words = f"\n\nA session of pytest keeps {kept:.0f} bytes of each test by itself, taken off."
     if options.captures and options.device == "cuda":
-        kept = slope(in_a_process("profiles", options.captures, options.device))
-        loops["captures"] = replace(loops["captures"], off=kept)
-        words += f"\n\ntorch's profiler keeps {kept:.0f} bytes of each warm-up, taken off."
+        by_torch = {
+            name: slope(in_a_process(name, options.captures, options.device)) for name in BY_TORCH
+        }
+        loops["captures"] = replace(loops["captures"], off=sum(by_torch.values()))
+        told = ", ".join(f"{name} {kept:.0f}" for name, kept in by_torch.items())
+        words += f"\n\nBytes that torch keeps of each turn by itself, taken off: {told}."
     text, data = report(list(loops.values()))
     publish("soak", "What piles up in long loops", text + words, data, save=options.save)
     return int(any(map(complaints, loops.values())))

@@ -106,12 +106,16 @@ def test_a_loop_of_no_turns_is_left_out_and_no_loop_at_all_is_an_error() -> None
     assert (done.returncode, "there is nothing to do" in done.stderr) == (2, True)
 
 
-def test_what_torchs_profiler_keeps_is_taken_off_the_captures_alone(
+def test_what_torch_keeps_is_taken_off_the_captures_alone(
     soak: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     growing = loop(soak, [1e8 + 2e5 * at for at in range(10)]).samples
     published: list[dict[str, Any]] = []
-    monkeypatch.setattr(soak, "in_a_process", lambda name, turns, device: growing)
+    half = loop(soak, [1e8 + 1e5 * at for at in range(10)]).samples  # of two loops by torch alone
+    assert len(soak.BY_TORCH) == 2
+    monkeypatch.setattr(
+        soak, "in_a_process", lambda name, *_: half if name in soak.BY_TORCH else growing
+    )
     monkeypatch.setattr(soak, "session", lambda turns, method: growing)
     monkeypatch.setattr(soak, "publish", lambda *given, **_: published.append(given[3]))
     monkeypatch.setattr(sys, "argv", ["soak.py", "--device=cuda", "--tests=10"])
