@@ -22,7 +22,7 @@ def wait_idle(
     Args:
         gpus: numbers as CUDA counts them in this process, or UUIDs; None: all that it may use.
         spare: what may be in use on each all the same, as in ``"512MiB"``.
-        timeout: seconds.
+        timeout: seconds; 0 looks once.
         own: whether what this process holds counts, too, its context included.
 
     Returns:
@@ -31,9 +31,13 @@ def wait_idle(
 
     Raises:
         GpuBusyError: others use them all the time; names who, and the test that started it.
-        ValueError: there is no such GPU, or ``spare`` is no size.
+        TypeError: an argument is of the wrong type.
+        ValueError: there is no such GPU, ``spare`` is no size, or the time is below 0.
 
     """
+    _check_seconds(timeout)
+    if not isinstance(spare, str):
+        raise TypeError(f"spare={spare!r}: a size is a text, as in '512MiB'")
     from pytest_cudafork.gpus import waiting
     from pytest_cudafork.settings.sizes import read_size
 
@@ -48,16 +52,20 @@ def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:
 
     Args:
         pids: one process id, or several.
-        timeout: seconds.
+        timeout: seconds; 0 looks once.
 
     Returns:
         As ``wait_idle``.
 
     Raises:
         GpuBusyError: one of them lives or holds memory all the time; names it.
-        ValueError: a process id is no number above 0.
+        TypeError: an argument is of the wrong type.
+        ValueError: a process id is no number above 0, or the time is below 0.
 
     """
+    _check_seconds(timeout)
+    if not isinstance(pids, int | Iterable):
+        raise TypeError(f"pids={pids!r}: give the number of a process, or several")
     from pytest_cudafork.gpus import waiting
 
     wanted = [pids] if isinstance(pids, int) else list(pids)
@@ -65,6 +73,13 @@ def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:
         if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
             raise ValueError(f"{pid!r} is not the number of a process")
     return _is_known(waiting.until_released(wanted, waiting.visible_gpus(), timeout))
+
+
+def _check_seconds(timeout: object) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout={timeout!r}: a time is a number of seconds")
+    if not timeout >= 0:
+        raise ValueError(f"timeout={timeout!r}: a time is 0 or more seconds")
 
 
 def _is_known(unknown: list[str]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -78,3 +80,26 @@ def test_what_nobody_can_tell_is_a_warning(used: dict[str, DeviceMemory | Unknow
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CudaForkWarning)
         assert not gpu.wait_release(2**22 + os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"timeout": -1}, ValueError, "timeout=-1: a time is 0 or more seconds"),
+        ({"timeout": float("nan")}, ValueError, "timeout=nan: "),
+        ({"timeout": "1"}, TypeError, "timeout='1': a time is a number of seconds"),
+        ({"timeout": True}, TypeError, "timeout=True: "),
+        ({"spare": 1 << 20}, TypeError, "spare=1048576: a size is a text, as in '512MiB'"),
+    ],
+)
+def test_a_wrong_argument_is_told_where_there_is_no_gpu_too(
+    arguments: Any, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "visible_gpus", lambda: ())
+    with pytest.raises(error, match=re.escape(words)):
+        gpu.wait_idle(**arguments)
+    if "timeout" in arguments:
+        with pytest.raises(error, match=re.escape(words)):
+            gpu.wait_release(os.getpid(), **arguments)
+    with pytest.raises(TypeError, match="pids=None: give the number of a process, or several"):
+        gpu.wait_release(None)  # type: ignore[arg-type]
