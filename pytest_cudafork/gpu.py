@@ -35,12 +35,13 @@ def wait_idle(
         ValueError: there is no such GPU, ``spare`` is no size, or the time is below 0.
 
     """
-    _check_seconds(timeout)
-    if not isinstance(spare, str):
-        raise TypeError(f"spare={spare!r}: a size is a text, as in '512MiB'")
     from pytest_cudafork.gpus import waiting
+    from pytest_cudafork.settings.arguments import check_wait
     from pytest_cudafork.settings.sizes import read_size
 
+    check_wait(timeout)
+    if not isinstance(spare, str):
+        raise TypeError(f"spare={spare!r}: a size is a text, as in '512MiB'")
     size = read_size(spare)
     chosen = waiting.visible_gpus() if gpus is None else waiting.chosen_gpus(gpus)
     allowed = {gpu.uuid: size for gpu in chosen}
@@ -63,23 +64,17 @@ def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:
         ValueError: a process id is no number above 0, or the time is below 0.
 
     """
-    _check_seconds(timeout)
+    from pytest_cudafork.gpus import waiting
+    from pytest_cudafork.settings.arguments import check_wait
+
+    check_wait(timeout)
     if not isinstance(pids, int | Iterable):
         raise TypeError(f"pids={pids!r}: give the number of a process, or several")
-    from pytest_cudafork.gpus import waiting
-
     wanted = [pids] if isinstance(pids, int) else list(pids)
     for pid in wanted:
         if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
             raise ValueError(f"{pid!r} is not the number of a process")
     return _is_known(waiting.until_released(wanted, waiting.visible_gpus(), timeout))
-
-
-def _check_seconds(timeout: object) -> None:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"timeout={timeout!r}: a time is a number of seconds")
-    if not timeout >= 0:
-        raise ValueError(f"timeout={timeout!r}: a time is 0 or more seconds")
 
 
 def _is_known(unknown: list[str]) -> bool:

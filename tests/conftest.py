@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 from collections.abc import Generator, Iterator, Sequence
@@ -48,10 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _prepare_sessions_in_process() -> None:
     """Do once what each session does that a test makes in this process, as the servers do it."""
-    config: Any = importlib.import_module("_pytest.config")
-    names = (*config.default_plugins, "pytester")
-    modules = [importlib.import_module(f"_pytest.{name}") for name in names]
-    session_ahead.FixtureNames(modules).use()
+    session_ahead.FixtureNames(session_ahead.plugins_of_pytest()).use()
     imported_ahead.InstalledPackages().answer()
 
 

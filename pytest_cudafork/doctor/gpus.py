@@ -18,11 +18,11 @@ class Machine(NamedTuple):
 
     Attributes:
         present: Whether there is a driver: NVML answers, or programs could use one.
-        missing: What of it is not here, where a part is; programs that use CUDA find none then.
         release: The driver's release, such as "580.65.06"; "" where NVML does not tell.
         cuda: The newest CUDA that the driver knows, such as (13, 0).
         gpus: All GPUs, as (GPU, compute capability or None).
         trouble: What NVML said instead of an answer.
+        missing: What of a driver is not here, where a part is; programs that use CUDA find none.
 
     """
 

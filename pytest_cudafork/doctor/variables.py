@@ -13,7 +13,7 @@ from pytest_cudafork.doctor.finding import Finding, note, problem, warning
 from pytest_cudafork.doctor.gpus import Machine
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.real_driver import LIBCUDA
+from pytest_cudafork.settings.real_driver import LIBCUDA, is_for_linking
 
 MPS_PREFIX = "CUDA_MPS_"
 _ELSEWHERE = "set it in the lines of the job that needs it, where a reader sees it, or unset it"
@@ -111,11 +111,10 @@ def _preload(text: str, machine: Machine) -> Iterator[Finding]:
 
 def _library_path(text: str, machine: Machine) -> Iterator[Finding]:
     for folder in text.split(os.pathsep):
-        stub = os.path.basename(folder.rstrip("/")) == "stubs"
-        if stub and os.path.exists(os.path.join(folder, LIBCUDA)):
+        if is_for_linking(folder) and os.path.exists(os.path.join(folder, LIBCUDA)):
             yield problem(
                 environment.LIBRARY_PATH,
-                f"holds {folder}, which has the libcuda.so.1 that programs are linked with",
+                f"holds {folder}, which has the {LIBCUDA} that programs are linked with",
                 "that driver answers every call with CUDA_ERROR_STUB_LIBRARY: no GPU is found",
                 "take the folder out: it is for linking alone",
             )

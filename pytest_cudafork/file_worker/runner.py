@@ -189,6 +189,7 @@ def _result(ending: supervision.Ending, said: _Said, limit: float | None) -> tup
         return SIGNAL_BASE - code, f"it {exit_status.describe(code)}{when}{where}"
     if code == 0 and not said.ended and not said.hidden:
         return code, "it ended its process before its end (os._exit(0))"
-    if not said.ended and exit_status.lost(code, "the file"):
-        return code, f"it {exit_status.describe(code)}{exit_status.lost(code, 'the file')}"
+    lost = exit_status.lost(code, "the file")
+    if lost and not said.ended:
+        return code, f"it {exit_status.describe(code)}{lost}"
     return code, ""

@@ -20,12 +20,26 @@ def check_time_limit(timeout: object) -> None:
     """
     if timeout is None:
         return
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(
-            f"timeout={timeout!r}: a time limit is a number of seconds, or None for none"
-        )
-    if not timeout > 0:
+    if not _number(timeout, "a time limit is a number of seconds, or None for none") > 0:
         raise ValueError(f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none")
+
+
+def check_wait(timeout: object) -> None:
+    """Check how many seconds are waited at most; 0 is to look once.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is below 0.
+
+    """
+    if not _number(timeout, "a time is a number of seconds") >= 0:
+        raise ValueError(f"timeout={timeout!r}: a time is 0 or more seconds")
+
+
+def _number(timeout: object, rule: str) -> float:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout={timeout!r}: {rule}")
+    return timeout
 
 
 def check_variables(what: str, variables: object) -> None:

@@ -39,34 +39,44 @@ def has_real_driver() -> bool:
 
 def why_no_driver() -> str:
     """Return in words what of a driver is missing here, "" if nothing is."""
-    device = next((path for path in DEVICE_SIGNS if os.path.exists(path)), "")
-    sign = device or (VERSION_FILE if os.path.exists(VERSION_FILE) else "")
+    sign = _sign()
     if not sign:
         return f"{DEVICE_SIGNS[0]} is not there"
     if not any(map(os.path.exists, _libraries())):
         return f"{sign} is there, but no {LIBCUDA} is where programs look for it"
-    if not device and not any(map(os.path.exists, _MAKES_DEVICES)):
+    if sign not in DEVICE_SIGNS and not any(map(os.path.exists, _MAKES_DEVICES)):
         return f"{sign} is there, but {DEVICE_SIGNS[0]} is not, nor nvidia-modprobe that makes it"
     return ""
 
 
 def has_kernel_part() -> bool:
     """Whether the kernel's part is here, with or without the rest."""
-    return any(map(os.path.exists, (*DEVICE_SIGNS, VERSION_FILE)))
+    return bool(_sign())
+
+
+def _sign() -> str:
+    """Return a file of the kernel's part, a device if there is one; "" if there is none."""
+    return next(filter(os.path.exists, (*DEVICE_SIGNS, VERSION_FILE)), "")
 
 
 def _libraries() -> Iterator[str]:
     """Return where the loader would look for the library, ours and stubs for linking left out."""
     folders = environment.value(environment.LIBRARY_PATH).replace(";", ":").split(":")
     for folder in (*folders, *_USUAL):
-        is_stub = os.path.basename(folder.rstrip("/")) == "stubs"
-        if folder and not is_stub and os.path.abspath(folder) != PHANTOM_FOLDER:
+        is_ours = os.path.abspath(folder) == PHANTOM_FOLDER
+        if folder and not is_ours and not is_for_linking(folder):
             yield os.path.join(folder, LIBCUDA)
     try:
         with io.open(_CACHE, "rb") as file:
-            texts = file.read().split(b"\0")
+            # Texts that end with a zero; most of them are of other libraries.
+            *before, _ = file.read().split(os.fsencode(f"/{LIBCUDA}\0"))
     except OSError:
         yield from (os.path.join(folder, LIBCUDA) for folder in _WITHOUT_A_CACHE)
         return
-    end = os.fsencode(f"/{LIBCUDA}")
-    yield from (os.fsdecode(text) for text in texts if text.startswith(b"/") and text.endswith(end))
+    for data in before:
+        yield os.path.join(os.fsdecode(data.rpartition(b"\0")[2]), LIBCUDA)
+
+
+def is_for_linking(folder: str) -> bool:
+    """Whether a folder is that of libraries which programs are linked with and that do nothing."""
+    return os.path.basename(folder.rstrip("/")) == "stubs"

@@ -76,7 +76,7 @@ def main() -> NoReturn:
     for name in (*_PYTEST, *_BESIDE_PYTEST):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    plugins = _import_plugins_of_pytest()
+    plugins = session_ahead.plugins_of_pytest()
     imported_ahead.InstalledPackages().answer()
     session_ahead.ReadCode(_PACKAGE)
     session_ahead.FixtureNames(plugins).use()
@@ -99,12 +99,6 @@ def main() -> NoReturn:
     if (request["kind"], request["what"]) == ("-m", "pytest"):
         prepared.offer()
     _end(_outcome(request))
-
-
-def _import_plugins_of_pytest() -> list[types.ModuleType]:
-    from _pytest.config import default_plugins
-
-    return [importlib.import_module(f"_pytest.{name}") for name in (*default_plugins, "pytester")]
 
 
 def _leave_finalizers_to_the_server() -> None:

@@ -162,6 +162,13 @@ class _Noted:
         self.names.append(name)
 
 
+def plugins_of_pytest() -> list[types.ModuleType]:
+    """Import pytest's own plugins, and return them."""
+    from _pytest.config import default_plugins
+
+    return [importlib.import_module(f"_pytest.{name}") for name in (*default_plugins, "pytester")]
+
+
 class FixtureNames:
     """Which names of pytest's own modules are those of fixtures."""
 

@@ -274,12 +274,11 @@ class CudaTensors(Places):
     def _without_masks(self, key: Any) -> Any:
         """Return an index in which places stand for masks of the host, which a graph keeps."""
         mode, parts = current_capture(), key if isinstance(key, tuple) else (key,)
-        masks = [each for each in parts if isinstance(each, Tensor) and is_host_mask(each)]
-        if mode is None or not masks:
+        if mode is None or not any(map(is_host_mask, parts)):
             return key
         found: list[Any] = []
         for each in parts:
-            if any(each is mask for mask in masks):
+            if is_host_mask(each):
                 places = self._on_host(torch.nonzero, each, as_tuple=True)
                 for place in places:
                     mode.recorder.memories.of(place).keep = storage_of(place)

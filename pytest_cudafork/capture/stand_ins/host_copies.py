@@ -79,8 +79,8 @@ def check_assignment(tensor: Tensor, key: Any, value: Any) -> None:
     Such a copy is waited for; so is one of a mask of the host. A single number of the host is taken
     by value where a mask of the device says where it goes.
     """
-    masks = tensors_within(key)
-    if any(map(is_host_mask, masks)):
+    named = tensors_within(key)
+    if any(map(is_host_mask, named)):
         mode = current_capture()
         if mode is not None:
             mode.refusals.host_data("a mask that lies on the host, in an assignment,")
@@ -89,7 +89,8 @@ def check_assignment(tensor: Tensor, key: Any, value: Any) -> None:
     before, after = KNOWN.index_of(value), KNOWN.index_of(tensor)
     if (before is None) is (after is None):
         return
-    if before is None and not value.dim() and masks and all(e.dtype in _MASKS for e in masks):
+    by_mask = bool(named) and all(each.dtype in _MASKS for each in named)
+    if before is None and not value.dim() and by_mask:
         return
     check_copy("an assignment", value, tensor, to_host=after is None, waits=True)
 
@@ -104,9 +105,10 @@ def check_in_place(function: Any, args: Any) -> None:
         mode.refusals.sync(f"{name}, of a tensor on the host by one on the device,")
 
 
-def is_host_mask(tensor: Tensor) -> bool:
-    """Whether a mask lies on the host, which knows then how many places it names."""
-    return tensor.dtype in _MASKS and bool(KNOWN.lies_on_host(tensor))
+def is_host_mask(part: Any) -> bool:
+    """Whether a part of an index is a mask on the host, which knows how many places it names."""
+    is_mask = isinstance(part, Tensor) and part.dtype in _MASKS
+    return is_mask and bool(KNOWN.lies_on_host(part))
 
 
 def refuse_index(index: Any) -> None:

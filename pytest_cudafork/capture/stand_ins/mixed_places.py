@@ -31,11 +31,14 @@ _TOGETHER = frozenset(
     for name in (one, f"{one}_", f"__{one}__", f"__r{one}__", f"__i{one}__")
 )
 
+_NO_NUMBERS = frozenset(("clamp", "clamp_"))
+"""Those of them that take no single number of the host either, in a tensor."""
+
 
 def check_places(function: Any, tensors: Iterable[Tensor], index: int) -> None:
     """Raise what torch raises where a tensor of the host is among those of a GPU.
 
-    A single number may lie on the host, but for a bound of ``clamp``.
+    A single number may lie on the host, for most of them.
 
     Raises:
         RuntimeError: it is no such number.
@@ -44,8 +47,8 @@ def check_places(function: Any, tensors: Iterable[Tensor], index: int) -> None:
     name = getattr(function, "__name__", "")
     if name not in _TOGETHER:
         return
-    bound = name.strip("_") == "clamp"
-    if any((each.dim() or bound) and KNOWN.lies_on_host(each) for each in tensors):
+    numbers_too = name in _NO_NUMBERS
+    if any((each.dim() or numbers_too) and KNOWN.lies_on_host(each) for each in tensors):
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"cuda:{index} and cpu! (in {name.strip('_')})"

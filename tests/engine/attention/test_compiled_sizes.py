@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def test_wide_heads_fit_into_shared_memory(
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("SIZES "))
     sizes = json.loads(line.removeprefix("SIZES "))
-    prefill = "_hopper_kernel" if "_hopper_kernel" in sizes else "_prefill_paged_kernel"
+    in_gluon = architecture == 90 and version("triton").startswith("3.6.")  # written for that
+    prefill = "_hopper_kernel" if in_gluon else "_prefill_paged_kernel"
     assert set(sizes) == {prefill, "_decode_paged_kernel", "_combine_splits_kernel"}
     assert max(sizes.values()) <= ROOM[architecture] * 1024, sizes

@@ -166,8 +166,9 @@ def test_what_a_hook_raises_is_its_own_affair(item: pytest.Item) -> None:
 
 def test_a_warning_is_recorded_under_the_name_of_the_test(item: pytest.Item, heard: Heard) -> None:
     caught = warnings.WarningMessage(UserWarning("careful"), UserWarning, "a.py", 3)
+    heard.warnings.clear()  # what pytest says of the configuration that the test has made
     Replay(item, FORK).take(caught_warnings.pack(caught), [])
-    assert heard.warnings[-1:] == [f"runtest of {item.nodeid}: careful"]
+    assert heard.warnings == [f"runtest of {item.nodeid}: careful"]
 
 
 def test_text_and_coverage_go_where_they_are_gathered(
