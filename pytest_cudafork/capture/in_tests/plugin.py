@@ -71,24 +71,12 @@ class CaptureHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        """Look on while fixtures are set up."""
+        """Look on while a phase of a test runs."""
         __tracebackhide__ = True
         with self._looking_on(item):
             return (yield)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Look on while the test runs."""
-        __tracebackhide__ = True
-        with self._looking_on(item):
-            return (yield)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
-        """Look on while fixtures are torn down."""
-        __tracebackhide__ = True
-        with self._looking_on(item):
-            return (yield)
+    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

@@ -23,24 +23,12 @@ class StandIns:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self) -> Iterator[None]:
-        """Be in force while fixtures are set up."""
+        """Be in force while a phase of a test runs."""
         __tracebackhide__ = True
         with _from_import_on():
             return (yield)
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self) -> Iterator[None]:
-        """Be in force while the test runs."""
-        __tracebackhide__ = True
-        with _from_import_on():
-            return (yield)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_teardown(self) -> Iterator[None]:
-        """Be in force while fixtures are torn down."""
-        __tracebackhide__ = True
-        with _from_import_on():
-            return (yield)
+    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
 
 
 def _from_import_on() -> contextlib.AbstractContextManager[None]:
