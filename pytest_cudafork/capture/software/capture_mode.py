@@ -25,7 +25,7 @@ from pytest_cudafork.capture.software.mode import (
     RecordingMode,
     note_uses,
 )
-from pytest_cudafork.capture.software.past_operators import Assignments, ChecksOfCpu
+from pytest_cudafork.capture.software.past_operators import UnderWay
 from pytest_cudafork.capture.software.places import noted_on_host
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.shapes import (
@@ -58,8 +58,7 @@ class CaptureMode(RecordingMode):
     ) -> None:
         super().__init__(recorder, known)
         self.tape = Tape()
-        self.assignments = Assignments()
-        self.checks_of_cpu = ChecksOfCpu()
+        self.under_way = UnderWay()
         self._shapes = shapes
         self._pool = pool
         self.refusals = refusals
@@ -254,7 +253,7 @@ class CaptureMode(RecordingMode):
             return op(*args, **kwargs)
         short = traits.name.split("::", 1)[1]
         if short == "equal":
-            if self.checks_of_cpu.within:
+            if self.under_way.checks:
                 return True
             if args[0].shape != args[1].shape or not args[0].numel():
                 return args[0].shape == args[1].shape
@@ -351,7 +350,7 @@ class CaptureMode(RecordingMode):
     def _on_host_already(self, tensor: Tensor) -> bool:
         memory = self.recorder.memories.get(tensor)
         if memory is None:
-            return self.assignments.number and tensor.dim() == 0
+            return self.under_way.assigns_number and tensor.dim() == 0
         return memory.host
 
     def note_host(self, tensor: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from pytest_cudafork.capture.operators.refusal_words import (
     runs_in,
 )
 from pytest_cudafork.capture.software.memory import Memories
+from pytest_cudafork.capture.software.own_thread import replace_here
 from pytest_cudafork.capture.software.places import OnHost
 from pytest_cudafork.compat.torch_graphs import (
     OPTIMIZER_CHECKS,
@@ -44,7 +45,6 @@ _READS = {
     "tolist": "tolist()",
     "numpy": "numpy()",
     "__array__": "a conversion to a numpy array",
-    "cpu": "cpu()",
     "__repr__": "printing",
     "__format__": "formatting",
 }
@@ -52,6 +52,7 @@ _HIGHER_ORDER = "torch._higher_order_ops"
 _TRANSFORMS = "torch._functorch.eager_transforms"
 """In torch 2.11 it adds up numbers of elements in a tensor, which never leaves the host."""
 _BRINGS = ("from_numpy", "frombuffer")
+_TAKES_OVER = ("as_tensor", "asarray")
 _SEEDS = ("manual_seed", "seed", "set_rng_state")
 _CPU = re.compile(r"""["']cpu\b""")
 
@@ -65,7 +66,6 @@ class HostCalls:
         self._refusals = refusals
         self._memories = memories
         self._on_host = on_host
-        self._owner = threading.get_ident()
 
     @contextlib.contextmanager
     def refused(self) -> Iterator[None]:
@@ -73,27 +73,25 @@ class HostCalls:
         know_functions_that_make_tensors()
         with UndoStack() as undo:
             for name, call in _READS.items():
-                undo.set(Tensor, name, self._reading(name, call))
-            undo.set(Tensor, "to", self._to())
-            undo.set(Tensor, "type_as", self._type_as())
-            undo.set(Tensor, "new_tensor", self._new_tensor())
+                replace_here(undo, Tensor, name, functools.partial(self._read, call))
+            replace_here(undo, Tensor, "cpu", self._cpu)
+            replace_here(undo, Tensor, "to", self._to)
+            replace_here(undo, Tensor, "type_as", self._type_as)
+            replace_here(undo, Tensor, "new_tensor", self._new_tensor)
             for where in (torch, Tensor):
-                undo.set(where, "tensor_split", self._split(where))
+                replace_here(undo, where, "tensor_split", self._split)
             for name in _BRINGS:
-                undo.set(torch, name, self._bringing(name))
-            undo.set(torch, "tensor", self._tensor())
-            undo.set(torch, "as_tensor", self._as_tensor("as_tensor"))
-            undo.set(torch, "asarray", self._as_tensor("asarray"))
+                replace_here(undo, torch, name, functools.partial(self._bring, name))
+            replace_here(undo, torch, "tensor", self._tensor)
+            for name in _TAKES_OVER:
+                replace_here(undo, torch, name, functools.partial(self._take_over, name))
             for module in (torch, torch.random):
                 for name in _SEEDS:
-                    undo.set(module, name, self._seeding(module, name))
+                    replace_here(undo, module, name, functools.partial(self._seed, name))
             for name in OPTIMIZER_CHECKS:
                 if hasattr(Optimizer, name):
                     undo.set(Optimizer, name, self._optimizer_check())
             yield
-
-    def _elsewhere(self) -> bool:
-        return threading.get_ident() != self._owner
 
     def _known_to_host(self, tensor: Tensor) -> bool:
         if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
@@ -106,48 +104,31 @@ class HostCalls:
     def _lies_on_host(self, tensor: Tensor) -> bool | None:
         return None if self._on_host is None else self._on_host(tensor)
 
-    def _reading(self, name: str, call: str) -> Any:
-        original = getattr(Tensor, name)
+    def _read(self, call: str, original: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not self._known_to_host(tensor):
+            self._refusals.sync(f"{call} of {describe(tensor)}")
+        return original(tensor, *args, **kwargs)
 
-        @functools.wraps(original)
-        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self._elsewhere() or self._known_to_host(tensor):
-                return original(tensor, *args, **kwargs)
-            if name == "cpu" and self._lies_on_host(tensor) is False:
-                return original(tensor, *args, **kwargs)  # what knows that judges the copy
-            return self._refusals.sync(f"{call} of {describe(tensor)}")
-
-        return read
-
-    def _to(self) -> Any:
-        original = Tensor.to
-
-        @functools.wraps(original)
-        def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if self._elsewhere() or self._lies_on_host(tensor) is not None:
-                return original(tensor, *args, **kwargs)  # what knows where it lies judges the copy
-            if not self._asks_for_cpu(args, kwargs):
-                asked = _device_in(args, kwargs) is not None or self._on_device(args, kwargs)
-                if asked and self._is_of_host(tensor):
-                    self._refusals.host_data("to(device) of a number of the host")
-                return original(tensor, *args, **kwargs)
-            if not self._known_to_host(tensor):
-                self._refusals.sync(f"to('cpu') of {describe(tensor)}")
+    def _cpu(self, original: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self._lies_on_host(tensor) is False:  # what knows that judges the copy
             return original(tensor, *args, **kwargs)
+        return self._read("cpu()", original, tensor, *args, **kwargs)
 
-        return to
+    def _to(self, original: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self._lies_on_host(tensor) is not None:
+            return original(tensor, *args, **kwargs)  # what knows where it lies judges the copy
+        if not self._asks_for_cpu(args, kwargs):
+            asked = _device_in(args, kwargs) is not None or self._on_device(args, kwargs)
+            if asked and self._is_of_host(tensor):
+                self._refusals.host_data("to(device) of a number of the host")
+            return original(tensor, *args, **kwargs)
+        return self._read("to('cpu')", original, tensor, *args, **kwargs)
 
-    def _type_as(self) -> Any:
-        original = Tensor.type_as
-
-        @functools.wraps(original)
-        def type_as(tensor: Tensor, other: Tensor) -> Any:
-            of_host = self._is_of_host(tensor) or self._lies_on_host(tensor) is True
-            if not self._elsewhere() and of_host and self._on_device((other,), {}):
-                self._refusals.host_data("type_as(tensor) of a number of the host")
-            return original(tensor, other)
-
-        return type_as
+    def _type_as(self, original: Any, tensor: Tensor, other: Tensor) -> Any:
+        of_host = self._is_of_host(tensor) or self._lies_on_host(tensor) is True
+        if of_host and self._on_device((other,), {}):
+            self._refusals.host_data("type_as(tensor) of a number of the host")
+        return original(tensor, other)
 
     def _is_of_host(self, tensor: Any) -> bool:
         memory = self._memories.get(tensor) if type(tensor) is Tensor else None
@@ -166,74 +147,42 @@ class HostCalls:
         line = _line_of_caller(sys._getframe(1))
         return bool(_CPU.search(line)) if line else isinstance(device, str)
 
-    def _split(self, where: Any) -> Any:
-        original = where.tensor_split
-
-        @functools.wraps(original)
-        def split(*args: Any, **kwargs: Any) -> Any:
-            given = [*args[1:2], kwargs.get("tensor_indices_or_sections")]
-            for each in given:
-                if not isinstance(each, Tensor) or self._elsewhere() or self._known_to_host(each):
-                    continue
+    def _split(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        for each in (*args[1:2], kwargs.get("tensor_indices_or_sections")):
+            if isinstance(each, Tensor) and not self._known_to_host(each):
                 self._refusals.refuse(
                     f"tensor_split at {{where}} reads its places in {describe(each)}",
                     SPLIT_WHY,
                     "give the places as numbers of Python",
                 )
-            return original(*args, **kwargs)
+        return original(*args, **kwargs)
 
-        return split
+    def _bring(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._on_host is None:
+            self._refusals.host_data(f"torch.{name}")
+        return original(*args, **kwargs)
 
-    def _bringing(self, name: str) -> Any:
-        original = getattr(torch, name)
+    def _tensor(self, original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._brings(data, kwargs):
+            caller = sys._getframe(2).f_globals.get("__name__", "")
+            if isinstance(data, (int, float)) and caller.startswith(_HIGHER_ORDER):
+                # Compiled, which is how they are used, they have no such constants.
+                return torch.full((), data, *args, **kwargs)
+            if caller == _TRANSFORMS and _stays_on_host(kwargs):
+                return torch.stack([original(each, *args, **kwargs) for each in data])
+        return self._take_over("tensor", original, data, *args, **kwargs)
 
-        @functools.wraps(original)
-        def bring(*args: Any, **kwargs: Any) -> Any:
-            if self._elsewhere() or self._on_host is not None:
-                return original(*args, **kwargs)
-            return self._refusals.host_data(f"torch.{name}")
+    def _take_over(self, name: str, original: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._brings(data, kwargs):
+            self._refusals.host_data(f"torch.{name}")
+        return original(data, *args, **kwargs)
 
-        return bring
-
-    def _tensor(self) -> Any:
-        original = torch.tensor
-
-        @functools.wraps(original)
-        def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._elsewhere() and self._brings(data, kwargs):
-                caller = sys._getframe(1).f_globals.get("__name__", "")
-                if isinstance(data, (int, float)) and caller.startswith(_HIGHER_ORDER):
-                    # Compiled, which is how they are used, they have no such constants.
-                    return torch.full((), data, *args, **kwargs)
-                if caller == _TRANSFORMS and _stays_on_host(kwargs):
-                    return torch.stack([original(each, *args, **kwargs) for each in data])
-                self._refusals.host_data("torch.tensor")
-            return original(data, *args, **kwargs)
-
-        return tensor
-
-    def _new_tensor(self) -> Any:
-        original = Tensor.new_tensor
-
-        @functools.wraps(original)
-        def new_tensor(tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Any:
-            here = self._elsewhere() or self._lies_on_host(tensor) is True
-            if not here and not isinstance(data, Tensor):
-                self._refusals.host_data("new_tensor")
-            return original(tensor, data, *args, **kwargs)
-
-        return new_tensor
-
-    def _as_tensor(self, name: str) -> Any:
-        original = getattr(torch, name)
-
-        @functools.wraps(original)
-        def as_tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._elsewhere() and self._brings(data, kwargs):
-                self._refusals.host_data(f"torch.{name}")
-            return original(data, *args, **kwargs)
-
-        return as_tensor
+    def _new_tensor(
+        self, original: Any, tensor: Tensor, data: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._lies_on_host(tensor) is not True and not isinstance(data, Tensor):
+            self._refusals.host_data("new_tensor")
+        return original(tensor, data, *args, **kwargs)
 
     def _brings(self, data: Any, kwargs: dict[str, Any]) -> bool:
         """Whether data of the host is to lie on the device.
@@ -249,37 +198,30 @@ class HostCalls:
         many = hasattr(data, "__len__") or bool(getattr(data, "shape", ()))
         return (many and self._on_host is None) or not _stays_on_host(kwargs)
 
-    def _seeding(self, module: Any, name: str) -> Any:
-        original = getattr(module, name)
-
-        @functools.wraps(original)
-        def seed(*args: Any, **kwargs: Any) -> Any:
-            if self._elsewhere():
-                return original(*args, **kwargs)
-            if name == "manual_seed" and _is_the_seed(args, kwargs):
-                return torch.default_generator  # torch takes that on CUDA, and changes nothing
-            todo = "seed before the replay"
-            if runs_in(CHECKPOINT):
-                todo = (
-                    "call checkpoint(..., preserve_rng_state=False): it saves and sets the random "
-                    "state otherwise. (Then dropout within it draws anew in the recomputation)"
-                )
-            return self._refusals.refuse(
-                f"torch.{name} at {{where}} sets the random state within a capture",
-                "a graph reads the state of the generator when it is replayed; CUDA refuses to "
-                "seed it while a stream is capturing",
-                todo,
-                check="capture-failed",
+    def _seed(self, name: str, original: Any, *args: Any, **kwargs: Any) -> Any:
+        if name == "manual_seed" and _is_the_seed(args, kwargs):
+            return torch.default_generator  # torch takes that on CUDA, and changes nothing
+        todo = "seed before the replay"
+        if runs_in(CHECKPOINT):
+            todo = (
+                "call checkpoint(..., preserve_rng_state=False): it saves and sets the random "
+                "state otherwise. (Then dropout within it draws anew in the recomputation)"
             )
-
-        return seed
+        return self._refusals.refuse(
+            f"torch.{name} at {{where}} sets the random state within a capture",
+            "a graph reads the state of the generator when it is replayed; CUDA refuses to "
+            "seed it while a stream is capturing",
+            todo,
+            check="capture-failed",
+        )
 
     def _optimizer_check(self) -> Any:
         """Refuse steps as torch does in a CUDA graph; without a GPU it does not ask."""
+        owner = threading.get_ident()
 
         def check(optimizer: Any) -> None:
             capturable = all(group.get("capturable", True) for group in optimizer.param_groups)
-            if not capturable and not self._elsewhere():
+            if not capturable and threading.get_ident() == owner:
                 self._refusals.refuse(
                     f"the step of {type(optimizer).__name__} at {{where}} cannot be captured: it "
                     "is made with capturable=False",

@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder, RecordingMode
+from pytest_cudafork.capture.software.own_thread import replace_here
 from pytest_cudafork.capture.software.tape import resolve
 from pytest_cudafork.compat.triton_internals import TUNE, autotuner
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -43,14 +43,13 @@ def captured(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
                 check="capture-failed",
             )
         return
-    owner = threading.get_ident()
 
     def record(original: Launch, plain: Any, node: int, args: Any, kwargs: dict[str, Any]) -> None:
         plain.grid = _grid(mode, original, plain, args, kwargs)
         places, named = mode.places(args), mode.places(kwargs)
         mode.tape.add(lambda: original(plain, *resolve(places), **resolve(named)), node)
 
-    with _launches(interpreter.GridExecutor, mode, record), _tuning_refused(refusals, owner):
+    with _launches(interpreter.GridExecutor, mode, record), _tuning_refused(refusals):
         yield
 
 
@@ -81,10 +80,9 @@ def _launches(
 
     The executor that ``act`` gets has no hooks any more: they have been run.
     """
-    owner, original = threading.get_ident(), executor.__call__
 
-    def launch(self: Any, *args: Any, **kwargs: Any) -> None:
-        if threading.get_ident() != owner or mode.paused:
+    def launch(original: Launch, self: Any, *args: Any, **kwargs: Any) -> None:
+        if mode.paused:
             original(self, *args, **kwargs)
             return
         for hook in self.pre_run_hooks:
@@ -96,7 +94,7 @@ def _launches(
         act(original, plain, node, args, kwargs)
 
     with UndoStack() as undo:
-        undo.set(executor, "__call__", launch)
+        replace_here(undo, executor, "__call__", launch)
         yield
 
 
@@ -133,17 +131,14 @@ def _paused(mode: RecordingMode) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _tuning_refused(refusals: Refusals, owner: int) -> Iterator[None]:
+def _tuning_refused(refusals: Refusals) -> Iterator[None]:
     tuner = autotuner()
     if tuner is None:
         yield
         return
-    original = getattr(tuner, TUNE)
 
-    def bench(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != owner:
-            return original(self, *args, **kwargs)
-        return refusals.refuse(
+    def bench(original: Any, self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        refusals.refuse(
             f"the Triton kernel {name_of(self)} at {{where}} is tuned within the capture",
             "tuning runs the kernel several times and waits for it, which CUDA refuses while a "
             "stream is capturing",
@@ -151,7 +146,7 @@ def _tuning_refused(refusals: Refusals, owner: int) -> Iterator[None]:
         )
 
     with UndoStack() as undo:
-        undo.set(tuner, TUNE, bench)
+        replace_here(undo, tuner, TUNE, bench)
         yield
 
 

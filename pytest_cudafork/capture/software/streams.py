@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.refusal_words import Refusals
+from pytest_cudafork.capture.software.own_thread import replace_here
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals
@@ -123,35 +123,18 @@ def _stand_in() -> Any:
 @contextlib.contextmanager
 def _replaced(wait: Callable[..., Any], stream: Callable[..., Any]) -> Iterator[None]:
     """Replace what waits, and what makes and orders streams, unless stand-ins do that."""
-    owner = threading.get_ident()
     with UndoStack() as undo:
         of_streams = [(_STREAMS, stream)] if _stand_in() is None else []
         for names, instead in ((_WAITS, wait), *of_streams):
             for module, name in names:
                 where = getattr(torch, module, None)
                 if hasattr(where, name):
-                    call = f"torch.{module}.{name}"
-                    new = _in_thread(owner, getattr(where, name), functools.partial(instead, call))
-                    undo.set(where, name, new)
+                    call = functools.partial(_called, instead, f"torch.{module}.{name}")
+                    replace_here(undo, where, name, call)
         yield
 
 
-def _in_thread(owner: int, original: Any, instead: Callable[..., Any]) -> Any:
-    """What calls ``instead`` in one thread; a class stays one that ``isinstance`` takes."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == owner:
-            return instead(*args)
-        return original(*args, **kwargs)
-
-    if not isinstance(original, type):
-        return functools.wraps(original)(call)
-
-    class Meta(type):
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            return call(*args, **kwargs)
-
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, original)
-
-    return Meta(original.__name__, (), {})
+def _called(
+    instead: Callable[..., Any], call: str, original: Any, *args: Any, **kwargs: Any
+) -> Any:
+    return instead(call, *args)

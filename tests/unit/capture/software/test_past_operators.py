@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.software.past_operators import (  # noqa: E402
-    Assignments,
+    UnderWay,
     by_operators,
     not_compiled,
 )
@@ -69,33 +69,34 @@ def test_a_copy_of_a_tensor_is_made_by_operators() -> None:
 
 def test_a_number_that_is_assigned_is_told_from_a_tensor() -> None:
     x, seen = torch.zeros(2), []
-    assignments = Assignments()
+    under_way = UnderWay()
 
     class Key:
         """A key that is asked for its index within the assignment."""
 
         def __index__(self) -> int:
-            seen.append(assignments.number)
+            seen.append(under_way.assigns_number)
             return 0
 
-    with assignments.watched():
+    with under_way.watched():
         x[Key()] = 1
         x[Key()] = torch.ones(())
     assert seen[0] is True
     assert seen[-1] is False
-    assert not assignments.number
+    assert not under_way.assigns_number
 
 
 def test_other_threads_are_left_alone() -> None:
     x, results = torch.tensor([0, 2]), list[Any]()
-    assignments = Assignments()
+    under_way = UnderWay()
 
     def work() -> None:
         y = torch.zeros(2)
         y[0] = 1
-        results.extend([torch.nn.functional.one_hot(x, 3), copy.deepcopy(y), assignments.number])
+        results.extend([torch.nn.functional.one_hot(x, 3), copy.deepcopy(y)])
+        results.append(under_way.assigns_number)
 
-    with by_operators(), not_compiled(), assignments.watched():
+    with by_operators(), not_compiled(), under_way.watched():
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
