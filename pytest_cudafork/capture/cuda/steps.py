@@ -128,7 +128,7 @@ class StepRecorder(ObservingMode):
         run = seen_inside(op, self)
         if run is not None:
             return run(*args, **kwargs)
-        given = [*tensors_in([*args, *kwargs.values()])]
+        given = tensors_in((args, kwargs))
         with self.launched(str(op), given) as index:
             result = op(*args, **kwargs)
         for tensor in tensors_in(result):

@@ -6,7 +6,6 @@ Whether it is a view, an allocation or work, what it reads and writes, and when 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,13 +37,25 @@ class Written:
         return args[self.position] if self.position < len(args) else kwargs.get(self.name)
 
 
-def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
-    """Give the tensors of an argument or result of an operator, those in lists and tuples, too."""
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors among arguments or results, in lists, tuples, dicts and slices, too."""
+    found: list[torch.Tensor] = []
+    _collect(tree, found)
+    return found
+
+
+def _collect(tree: Any, found: list[torch.Tensor]) -> None:
+    """Find tensors; this is done for each call of torch."""
     if isinstance(tree, torch.Tensor):
-        yield tree
+        found.append(tree)
     elif isinstance(tree, (list, tuple)):
         for each in tree:
-            yield from tensors_in(each)
+            _collect(each, found)
+    elif isinstance(tree, dict):
+        for each in tree.values():
+            _collect(each, found)
+    elif isinstance(tree, slice):
+        _collect((tree.start, tree.stop, tree.step), found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,27 +66,42 @@ class Traits:
     kind: Kind
     written: tuple[Written, ...]
     returns: tuple[int | None, ...]  # for each result: which of ``written`` it is, None: it is new
-    list_return: bool  # one result that is a list
     shape_only: bool  # reads no memory of its inputs
     on_values: OnValues | None  # when a call depends on values; None: never
     waits: bool  # on_values tells of its kernel for CUDA, not of the shape of its result
     has_device: bool
     has_generator: bool
-    in_python: bool  # a custom operator whose kernel for CPU is Python code
+    foreign: bool  # no operator of torch's own
     composite: bool  # made of other operators, which are what is recorded
+    overload: str
+
+    @property
+    def in_python(self) -> bool:
+        """Whether it is a custom operator whose kernel for CPU is Python code, as of now."""
+        return self.foreign and has_python_kernel(self.name, self.overload)
 
 
 _OF_TORCH = ("aten::", "prims::")
 _DEPENDS_ON_VALUES = ("dynamic_output_shape", "data_dependent_output")  # tags
 
 
+_KNOWN: dict[int, tuple[Any, Traits]] = {}  # by identity: an ``OpOverload`` is slow to hash
+
+
 def traits_of(op: Any) -> Traits:
-    """Read the schema of an ``OpOverload``, and its row in the table."""
+    """Return what is known of an ``OpOverload``, learned when it is first asked about."""
+    known = _KNOWN.get(id(op))
+    if known is None:
+        known = _KNOWN[id(op)] = op, _learn(op)
+    return known[1]
+
+
+def _learn(op: Any) -> Traits:
+    """Read the schema of an operator, and its row in the table."""
     schema = schema_of(op)
     full = schema.name
-    name = full.split("::", 1)[1]
-    aten = full.startswith(_OF_TORCH)
-    rule = rule_of(full)
+    rule, foreign = rule_of(full), not full.startswith(_OF_TORCH)
+    collective = full in OVERWRITTEN or full in UPDATED
     written = tuple(
         Written(i, a.name, not (a.is_out or rule.overwrites), bool(a.is_out))
         for i, a in enumerate(schema.arguments)
@@ -87,25 +113,25 @@ def traits_of(op: Any) -> Traits:
             for i, a in enumerate(schema.arguments)
             if a.name in ("running_mean", "running_var")
         )
-    if full in OVERWRITTEN or full in UPDATED:
+    if collective:
         written = (Written(0, schema.arguments[0].name, full in UPDATED, False),)
     returns = tuple(_source(each, schema, written) for each in schema.returns)
-    if full in OVERWRITTEN or full in UPDATED:
-        returns = (0, *returns[1:]) if len(returns) > 1 else returns  # the argument, and the work
+    if collective and len(returns) > 1:
+        returns = (0, *returns[1:])  # the argument, and the work
     names = {a.name for a in schema.arguments}
     return Traits(
         name=full,
-        kind=_kind(op, name, rule, bool(written)),
+        kind=_kind(op, schema, rule, bool(written)),
         written=written,
         returns=returns,
-        list_return=len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List"),
-        shape_only=_reads_shape_only(schema),
+        shape_only=not foreign and _reads_shape_only(schema),
         on_values=rule.on_values or (always if _has_tag(op, *_DEPENDS_ON_VALUES) else None),
         waits=rule.waits,
         has_device="device" in names,
         has_generator="generator" in names,
-        in_python=not aten and has_python_kernel(full, schema.overload_name),
+        foreign=foreign,
         composite=is_composite(op),
+        overload=schema.overload_name,
     )
 
 
@@ -114,10 +140,10 @@ def rule_of(name: str) -> Rule:
     return RULES.get(name.split("::", 1)[1], NO_RULE) if name.startswith(_OF_TORCH) else NO_RULE
 
 
-def _kind(op: Any, name: str, rule: Rule, writes: bool) -> Kind:
-    schema = schema_of(op)
+def _kind(op: Any, schema: Any, rule: Rule, writes: bool) -> Kind:
+    namespace, _, name = schema.name.partition("::")
     aten = schema.name.startswith(_OF_TORCH)
-    if schema.name.startswith("profiler::"):
+    if namespace == "profiler":
         return Kind.VIEW
     if rule.kind is not None:
         return rule.kind
@@ -134,13 +160,9 @@ def _kind(op: Any, name: str, rule: Rule, writes: bool) -> Kind:
 
 
 def _reads_shape_only(schema: Any) -> bool:
-    """Whether an operator looks at the shape of its one tensor alone: zeros_like, new_full, ...
-
-    What operators of others do is not known.
-    """
-    namespace, _, name = schema.name.partition("::")
-    of_torch = namespace in ("aten", "prims")
-    if not (of_torch and (name.endswith("_like") or name.startswith("new_"))):
+    """Whether an operator looks at the shape of its one tensor alone: zeros_like, new_full, ..."""
+    name = schema.name.partition("::")[2]
+    if not (name.endswith("_like") or name.startswith("new_")):
         return False
     tensors = [each for each in schema.arguments if str(each.type) == "Tensor" and not each.is_out]
     return len(tensors) == 1

@@ -76,14 +76,13 @@ class HistoryMode(ObservingMode, SeesHostWork):
         device = kwargs.get("device")
         if (device is not None and device.type != "cpu") or kwargs.get("pin_memory"):
             return False
-        tensors = (*tensors_in(args), *tensors_in(list(kwargs.values())))
-        return known.name not in _PINS and all(each.is_cpu for each in tensors)
+        return known.name not in _PINS and all(e.is_cpu for e in tensors_in((args, kwargs)))
 
     def _see(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         history = self._history
         if history.spoiled and known.kind is not Kind.VIEW:
             history.tell_of_spoiled(known, args)
-        if known.traits.in_python:
+        if known.foreign and known.traits.in_python:
             return self._open(known.op, args, kwargs)
         if known.kind is Kind.VIEW:
             return self._view(known, args, kwargs)

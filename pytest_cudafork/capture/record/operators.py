@@ -57,7 +57,7 @@ class KnownOperator:
             **{each.position: each for each in traits.written},
             **{each.name: each for each in traits.written},
         }
-        self.foreign = space not in ("aten", "prims")
+        self.foreign = traits.foreign
         self.numbered = self.kind is Kind.VIEW and self.name in VIEWS
         self.by_generator = traits.has_generator
         self.draws = self.by_generator or torch.Tag.nondeterministic_seeded in op.tags

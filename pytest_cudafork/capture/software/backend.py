@@ -24,14 +24,13 @@ from pytest_cudafork.capture.interface.backend import (
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
 from pytest_cudafork.capture.operators.refusal_words import Refusals
-from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
-from pytest_cudafork.capture.software.shapes import Shapes, Specs
+from pytest_cudafork.capture.software.shapes import Shapes
 from pytest_cudafork.capture.software.tape import Tape
 from pytest_cudafork.compat.torch_graphs import without_torch_function
 from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
@@ -177,8 +176,7 @@ class SoftwareBackend(GraphBackend):
 
     def __init__(self, host_scalars: Iterable[Tensor] = ()) -> None:
         self._host_scalars = tuple(host_scalars)
-        self._traits: dict[Any, Traits] = {}
-        self._shapes: dict[Any, Specs] = {}
+        self._shapes = Shapes()
 
     def why_not(self) -> str | None:
         """It can be used wherever torch can."""
@@ -203,7 +201,7 @@ class SoftwareBackend(GraphBackend):
     def record(self, fn: Callable[[], Any]) -> Recording:
         """Run ``fn`` eagerly and list what it does."""
         recorder = Recorder()
-        mode = EagerMode(recorder, self._traits, Shapes(self._shapes))
+        mode = EagerMode(recorder, self._shapes)
         with explaining_gpu_code(), noting(mode):
             result = fn()
         return recorder.recording(result)
@@ -215,7 +213,7 @@ class SoftwareBackend(GraphBackend):
         """
         pool = Pool() if pool is None else pool
         recorder = Recorder(pool)
-        mode = CaptureMode(recorder, self._traits, Shapes(self._shapes), pool, Refusals())
+        mode = CaptureMode(recorder, self._shapes, pool, Refusals())
         mode.others_may_work = others_may_work
         for each in self._host_scalars:
             mode.note_host(each)

@@ -51,12 +51,11 @@ class CaptureMode(RecordingMode):
     def __init__(
         self,
         recorder: Recorder,
-        known: dict[Any, Traits],
         shapes: Shapes,
         pool: Pool,
         refusals: Refusals,
     ) -> None:
-        super().__init__(recorder, known)
+        super().__init__(recorder)
         self.tape = Tape()
         self.under_way = UnderWay()
         self._shapes = shapes

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -98,28 +97,19 @@ class Recorder:
         )
 
 
-def _dense(tree: Any) -> Iterable[Tensor]:
+def _dense(tree: Any) -> list[Tensor]:
     """The tensors that have a storage."""
     tensors = tensors_in(tree)
-    return (e for e in tensors if e.layout == torch.strided and not has_no_storage(e))
+    return [e for e in tensors if e.layout == torch.strided and not has_no_storage(e)]
 
 
 class RecordingMode(DispatchMode, SeesHostWork):
     """What capturing and recording an eager run have in common."""
 
-    def __init__(self, recorder: Recorder, known: dict[Any, Traits]) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
         self.paused = False
-        self._known = known
-        self._entered: Any = None
-
-    def traits(self, op: Any) -> Traits:
-        """What is known of an operator."""
-        found = self._known.get(op)
-        if found is None:
-            found = self._known[op] = traits_of(op)
-        return found
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -132,7 +122,7 @@ class RecordingMode(DispatchMode, SeesHostWork):
             return NotImplemented  # a tensor subclass says first what it is made of
         if not isinstance(op, OpOverload):
             return self.higher_order(op, args, kwargs)
-        traits = self.traits(op)
+        traits = traits_of(op)
         if traits.in_python:
             return self._open(op, args, kwargs)
         if traits.composite:
@@ -166,10 +156,8 @@ class RecordingMode(DispatchMode, SeesHostWork):
 class EagerMode(RecordingMode):
     """Runs everything, and notes what it was; a capture learns from it which results there are."""
 
-    def __init__(
-        self, recorder: Recorder, known: dict[Any, Traits], shapes: Shapes | None = None
-    ) -> None:
-        super().__init__(recorder, known)
+    def __init__(self, recorder: Recorder, shapes: Shapes | None = None) -> None:
+        super().__init__(recorder)
         self._shapes = shapes
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -192,7 +180,7 @@ class EagerMode(RecordingMode):
         if kind is Kind.EMPTY:
             self._new(memories.own(result))
             return result
-        found = [*_dense(args), *_dense(list(kwargs.values()))]
+        found = _dense((args, kwargs))
         if found and all((m := memories.get(each)) is not None and m.host for each in found):
             for each in tensors_in(result):
                 memories.of(each).host = True

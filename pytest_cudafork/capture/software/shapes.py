@@ -87,11 +87,10 @@ class NotDenseError(TypeError):
 
 
 class Shapes:
-    """Answers from a cache, else by asking torch."""
+    """Answers from a cache, which several captures may share, else by asking torch."""
 
-    def __init__(self, known: dict[Any, Specs] | None = None) -> None:
-        """Answer from ``known``, which is added to; several captures may share it."""
-        self._known: dict[Any, Specs] = {} if known is None else known
+    def __init__(self) -> None:
+        self._known: dict[Any, Specs] = {}
 
     def __call__(
         self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], key: Any

@@ -66,7 +66,7 @@ class _WatchMode(DispatchMode, SeesHostWork):
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if self.report is not None and not self.host_works:
-            self.report(op, [args, list((kwargs or {}).values())])
+            self.report(op, (args, kwargs))
         return op(*args, **(kwargs or {}))
 
 

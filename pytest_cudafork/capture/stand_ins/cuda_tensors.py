@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.host_work import work_of_host
+from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.software.places import Places
 from pytest_cudafork.capture.stand_ins import saved_tensors
 from pytest_cudafork.capture.stand_ins.host_copies import (
@@ -36,7 +37,7 @@ from pytest_cudafork.capture.stand_ins.host_copies import (
     refuse_index,
 )
 from pytest_cudafork.capture.stand_ins.mixed_places import check_places
-from pytest_cudafork.capture.stand_ins.storages import KNOWN, storage_of, tensors_within
+from pytest_cudafork.capture.stand_ins.storages import KNOWN, storage_of
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
@@ -146,7 +147,7 @@ class CudaTensors(Places):
         args = tuple(torch.device("cpu") if _on_cuda(each) else each for each in args)
         if func in _LIFTS:
             KNOWN.note_hosts(args)
-        tensors = tensors_within([args, kwargs])
+        tensors = tensors_in([args, kwargs])
         index = _index_among(tensors)
         of_host = index is None and _are_of_host(tensors)
         if asked is not None:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.seen import watch_in_force
-from pytest_cudafork.capture.stand_ins.storages import KNOWN, tensors_within
+from pytest_cudafork.capture.operators.traits import tensors_in
+from pytest_cudafork.capture.stand_ins.storages import KNOWN
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 
 __all__ = [
@@ -79,7 +80,7 @@ def check_assignment(tensor: Tensor, key: Any, value: Any) -> None:
     Such a copy is waited for; so is one of a mask of the host. A single number of the host is taken
     by value where a mask of the device says where it goes.
     """
-    named = tensors_within(key)
+    named = tensors_in(key)
     if any(map(is_host_mask, named)):
         mode = current_capture()
         if mode is not None:
@@ -116,7 +117,7 @@ def refuse_index(index: Any) -> None:
     mode = current_capture()
     if mode is None:
         return
-    for each in tensors_within(index):
+    for each in tensors_in(index):
         places = each.dim() and each.dtype not in _MASKS
         if places and KNOWN.lies_on_host(each):
             mode.refusals.host_data("an index that lies on the host")

@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.compat.torch_graphs import identity_of, unwrapped
 
-__all__ = ["KNOWN", "Storages", "storage_of", "tensors_within"]
+__all__ = ["KNOWN", "Storages", "storage_of"]
 
 _ENOUGH = 4096  # storages noted between two looks for those that are gone
 
@@ -57,7 +58,7 @@ class Storages:
 
     def note_gpu(self, result: Any, index: int) -> None:
         """Note that the tensors of a result lie on a GPU; what lies on the host stays there."""
-        for tensor in tensors_within(result):
+        for tensor in tensors_in(result):
             storage = storage_of(tensor)
             if storage is not None and not self._is_of_host(identity_of(storage)):
                 self.note_storage(storage, index)
@@ -73,7 +74,7 @@ class Storages:
         What follows from tensors of which that is not known may follow from gradients, which say
         that they lie there.
         """
-        for tensor in tensors_within(result):
+        for tensor in tensors_in(result):
             storage = storage_of(tensor)
             if storage is not None and identity_of(storage) not in self.on_gpu:
                 self.on_host[identity_of(storage)] = StorageWeakRef(storage)
@@ -121,24 +122,3 @@ def storage_of(tensor: Tensor) -> Any:
     except (NotImplementedError, RuntimeError):  # sparse, fake, functional tensors
         inner = unwrapped(tensor)
         return None if inner is tensor else storage_of(inner)
-
-
-def tensors_within(tree: Any) -> list[Tensor]:
-    """Return the tensors among arguments, also those that bound slices."""
-    found: list[Tensor] = []
-    _collect(tree, found)
-    return found
-
-
-def _collect(tree: Any, found: list[Tensor]) -> None:
-    """Find tensors; this is done for each call of torch."""
-    if isinstance(tree, Tensor):
-        found.append(tree)
-    elif isinstance(tree, (list, tuple)):
-        for each in tree:
-            _collect(each, found)
-    elif isinstance(tree, dict):
-        for each in tree.values():
-            _collect(each, found)
-    elif isinstance(tree, slice):
-        _collect((tree.start, tree.stop, tree.step), found)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.operators.rules import Kind  # noqa: E402
-from pytest_cudafork.capture.operators.traits import rule_of, traits_of  # noqa: E402
+from pytest_cudafork.capture.operators.traits import rule_of, tensors_in, traits_of  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -78,7 +78,6 @@ def test_running_statistics_are_written_although_the_schema_does_not_say_so() ->
 def test_which_results_are_arguments() -> None:
     assert traits_of(aten.add_.Tensor).returns == (0,)
     assert traits_of(aten.add.Tensor).returns == (None,)
-    assert traits_of(aten.split.Tensor).list_return
 
 
 def test_some_operators_look_at_shapes_alone() -> None:
@@ -98,7 +97,8 @@ def test_an_operator_of_another_library_has_no_row() -> None:
         library.define("copy_(Tensor(a!) self, Tensor src) -> Tensor(a!)")
         library.impl("copy_", lambda self, src: self, "CPU")
         traits = traits_of(torch.ops.cudafork_traits.copy_.default)
-    assert traits.in_python
+        assert traits.in_python
+    assert not traits.in_python
     assert [one.reads for one in traits.written] == [True]
     assert rule_of("cudafork_traits::copy_") == rule_of("aten::mm")
     assert rule_of("aten::copy_").overwrites
@@ -109,3 +109,13 @@ def test_an_operator_made_of_others_is_known() -> None:
     assert traits_of(aten.dropout.default).has_generator is False
     assert traits_of(aten.rand.generator).has_generator
     assert traits_of(aten.rand.default).has_device
+
+
+def test_tensors_are_found_among_arguments() -> None:
+    x, y = torch.ones(1), torch.ones(2)
+    found = tensors_in([x, {"y": (y, 3)}, slice(x, None, y)])
+    assert [id(each) for each in found] == [id(each) for each in (x, y, x, y)]
+
+
+def test_an_operator_is_looked_at_once() -> None:
+    assert traits_of(aten.mm.default) is traits_of(aten.mm.default)

@@ -11,7 +11,6 @@ torch: Any = pytest.importorskip("torch")
 from pytest_cudafork.capture.stand_ins.storages import (  # noqa: E402
     Storages,
     storage_of,
-    tensors_within,
 )
 
 
@@ -64,9 +63,7 @@ def test_the_address_of_memory_that_is_gone_is_given_to_none_that_lies_elsewhere
         assert known.index_of(torch.ones(1)) is None
 
 
-def test_tensors_within_arguments_and_the_memory_of_those_that_have_one() -> None:
-    x, y = torch.ones(1), torch.ones(2)
-    found = tensors_within([x, {"y": (y, 3)}, slice(x, None, y)])
-    assert [id(each) for each in found] == [id(each) for each in (x, y, x, y)]
+def test_the_memory_of_tensors_that_have_some() -> None:
+    x = torch.ones(1)
     assert storage_of(torch.ones(1).to_sparse()) is None
     assert storage_of(x).data_ptr() == x.data_ptr()
