@@ -1,6 +1,6 @@
 """Finds the user's line in a stack: the innermost outside torch, the plugin and their like.
 
-It is asked once for each recorded operation, so what it learns about a file is kept. Places are
+It is asked once for each recorded operation, so what it learns about code is kept. Places are
 ``file:line`` with the file as Python knows it; ``shown`` makes them short.
 """
 
@@ -51,59 +51,38 @@ def _roots() -> list[str]:
     return [os.path.dirname(file) + os.sep for file in files if file]
 
 
+# By identity, as code objects are slow to hash, and equal functions of two files are equal code.
+_KNOWN: dict[int, tuple[CodeType, dict[int, str] | None]] = {}
+
+
 def line_of(frame: FrameType | None) -> str:
     """The user's line in a running stack, from its innermost frame on; "" if it holds none."""
     while frame is not None:
         code = frame.f_code
-        if not is_foreign(code.co_filename):
-            return _place_in(code, code.co_filename, frame.f_lasti)
+        known = _KNOWN.get(id(code))
+        if known is None:
+            if len(_KNOWN) >= _MOST_CODE:
+                _KNOWN.clear()
+            known = _KNOWN[id(code)] = code, None if is_foreign(code.co_filename) else {}
+        places = known[1]
+        if places is not None:
+            at = frame.f_lasti
+            if at not in places:
+                places[at] = _place_in(code, at)
+            return places[at]
         frame = frame.f_back
     return ""
 
 
-@functools.lru_cache(maxsize=8192)
-def _place_in(code: CodeType, file: str, at: int) -> str:
-    """Return the place of an instruction; a frame would decode the table of its lines each time.
-
-    ``file`` stands beside ``code``, as equal functions of two files are equal code.
-    """
+def _place_in(code: CodeType, at: int) -> str:
+    """Return the place of an instruction; a frame would decode the table of its lines each time."""
     lines = (line for first, end, line in code.co_lines() if first <= at < end and line)
-    return place(file, next(lines, code.co_firstlineno))
+    return place(code.co_filename, next(lines, code.co_firstlineno))
 
 
 def line_at_work() -> str:
     """The line at which the calling thread is."""
     return line_of(sys._getframe(1))
-
-
-class Lines:
-    """Finds the lines at which the calling thread is, for one who asks at every operator.
-
-    What is learned of code is kept by its identity, as code objects are slow to hash.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[CodeType, dict[int, str] | None]] = {}
-
-    def at_work(self) -> str:
-        """The line at which the calling thread is."""
-        frame: FrameType | None = sys._getframe(1)
-        known = self._known
-        while frame is not None:
-            code = frame.f_code
-            found = known.get(id(code))
-            if found is None:
-                if len(known) >= _MOST_CODE:
-                    known.clear()
-                found = known[id(code)] = code, None if is_foreign(code.co_filename) else {}
-            places = found[1]
-            if places is not None:
-                at = frame.f_lasti
-                if at not in places:
-                    places[at] = _place_in(code, code.co_filename, at)
-                return places[at]
-            frame = frame.f_back
-        return ""
 
 
 def line_in_thread(thread: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.capture.interface.lines import Lines, line_in_thread
+from pytest_cudafork.capture.interface.lines import line_at_work, line_in_thread
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
 from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
@@ -80,7 +80,6 @@ class History:
         self.latest: dict[tuple[str, str], int] = {}
         self._everything = everything
         self._thread = threading.get_ident()
-        self._lines = Lines()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -109,7 +108,7 @@ class History:
 
     def line(self) -> str:
         """Return the line of user code that is at work, also where torch works in a thread."""
-        return self._lines.at_work() or line_in_thread(self._thread)
+        return line_at_work() or line_in_thread(self._thread)
 
     # -- operators ---------------------------------------------------------------------------------
 

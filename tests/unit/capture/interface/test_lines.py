@@ -18,7 +18,12 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork import ReplayDiffersError  # noqa: E402
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
-from pytest_cudafork.capture.interface.lines import Lines, is_foreign, line_of, shown  # noqa: E402
+from pytest_cudafork.capture.interface.lines import (  # noqa: E402
+    is_foreign,
+    line_at_work,
+    line_of,
+    shown,
+)
 
 
 def test_a_line_of_an_installed_file_is_not_read_from_the_current_directory(
@@ -116,13 +121,13 @@ def test_lines_that_are_asked_for_often_are_those_of_the_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pytest_cudafork.capture.interface.lines._MOST_CODE", 3)
-    lines = Lines()
-    here = [lines.at_work() for _ in range(3)]
-    then = lines.at_work()
+    monkeypatch.setattr("pytest_cudafork.capture.interface.lines._KNOWN", {})
+    here = [line_at_work() for _ in range(3)]
+    then = line_at_work()
     assert len(set(here)) == 1
     first, second = (int(where.rpartition(":")[2]) for where in (here[0], then))
     assert here[0].startswith(__file__)
     assert second == first + 1
-    made = {"lines": lines}
-    exec(compile("where = lines.at_work()", "<frozen of no file>", "exec"), made)
+    made = {"line_at_work": line_at_work}
+    exec(compile("where = line_at_work()", "<frozen of no file>", "exec"), made)
     assert str(made["where"]).startswith(__file__)
