@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.pair.traced_lines import Slot, changed_slots, lines_that_set
+from pytest_cudafork.capture.replay.factory import Pass
 from pytest_cudafork.capture.replay.kept import Kept
 from pytest_cudafork.capture.replay.passes import Passes, Persistent
 from pytest_cudafork.capture.state.aliasing import Alias, Allowed
@@ -90,37 +92,39 @@ class Evidence:
     def line_that_set(self, paths: Sequence[str]) -> str:
         """Return the line that set one of these in the warm-up; runs it once more, traced."""
         if self._lines is None:
-            self._lines = {}
-            with contextlib.suppress(Exception):  # the line is a courtesy
-                self._lines = self._trace()
+            self._lines = self._traced(self.passes.fresh, self._slots_in)
         return next((self._lines[path] for path in paths if path in self._lines), "")
 
     def line_that_set_beside(self) -> str:
         """Return the line that first changed what the forward carries; runs it anew, traced."""
-        passes = self.passes
-        kept = passes.persistent(passes.captured), passes.after.tensors()
         slots = [
             Slot(one.path, one.node.parent, one.node.key, one.node.attribute)
-            for one in passes.changed_beside
+            for one in self.passes.changed_beside
             if one.node.parent is not None and one.node.key is not None
         ]
-        saved = [Saved(tensors) for tensors in kept]
-        with contextlib.suppress(Exception), passes.anew(kept) as made:  # the line is a courtesy
-            found = lines_that_set(lambda: made.run("NONE", passes.factory.desc), slots)
-            return next(iter(found.values()), "")
-        for one in saved:
-            one.restore()
-        return ""
+        return next(iter(self._traced(self.passes.anew, lambda made: slots).values()), "")
 
-    def _trace(self) -> dict[str, str]:
+    def _slots_in(self, made: Pass) -> list[Slot]:
         passes = self.passes
-        kept = passes.persistent(passes.captured), passes.after.tensors()
-        with passes.fresh(kept) as made:
-            target = passes.snapshot(made)
-            slots = changed_slots(passes.changes, passes.after, target)
-            saved = [Saved(tensors) for tensors in kept]
+        return changed_slots(passes.changes, passes.after, passes.snapshot(made))
+
+    def _traced(
+        self,
+        build: Callable[..., contextlib.AbstractContextManager[Pass]],
+        slots: Callable[[Pass], list[Slot]],
+    ) -> dict[str, str]:
+        """Return the lines that set these slots of a pass that is built and run for it.
+
+        Memory is as before afterwards. None are returned where that fails: a line is a courtesy.
+        """
+        passes = self.passes
+        with contextlib.suppress(Exception):
+            kept = passes.persistent(passes.captured), passes.after.tensors()
+            saved = Saved(*kept)
             try:
-                return lines_that_set(lambda: made.run("NONE", passes.factory.desc), slots)
+                with build(kept) as made:
+                    call = functools.partial(made.run, "NONE", passes.factory.desc)
+                    return lines_that_set(call, slots(made))
             finally:
-                for one in saved:
-                    one.restore()
+                saved.restore()
+        return {}

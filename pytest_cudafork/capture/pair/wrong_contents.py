@@ -76,12 +76,10 @@ class _Contents:
         """Look for that again with the present contents of the inputs, and put all back."""
         passes = self._passes
         carried = reachable(passes.factory.create).tensors
-        kept = (passes.persistent(passes.captured), passes.after_capture.tensors(), carried)
-        saved = [Saved(tensors) for tensors in kept]
+        saved = Saved(passes.persistent(passes.captured), passes.after_capture.tensors(), carried)
         drawn = Randomness(cuda=passes.backend.name == "cuda")
         self._overwritten()
-        for one in saved:
-            one.restore()
+        saved.restore()
         drawn.restore()
 
     def _overwritten(self) -> None:

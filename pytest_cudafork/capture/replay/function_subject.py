@@ -62,11 +62,10 @@ class FunctionSubject(Subject):
 
     def capture(self, backend: GraphBackend, pool: Any) -> bool:
         """Warm up and capture; return whether there is a graph now."""
-        before = Saved(self.inputs()), Saved(self.reachable())
+        before = Saved(self.inputs(), self.reachable())
         carried = Carried(self._fn)
         warmup = backend.record(lambda: self.call(self._fn))
-        for saved in before:
-            saved.restore()
+        before.restore()
         if self.is_own_reference and carried.has_changed():
             self._carried = carried
         self._where, self._reached = storages(self.inputs()), storages(self.reachable())
@@ -91,10 +90,9 @@ class FunctionSubject(Subject):
         if not self.is_own_reference:
             return True
         drawn = Randomness(self.reach().generators, cuda=backend.name == "cuda")
-        before = Saved(self.inputs()), Saved(self.reachable())
+        before = Saved(self.inputs(), self.reachable())
         recording = backend.record(lambda: self.call(self._fn))
-        for saved in before:
-            saved.restore()
+        before.restore()
         drawn.restore()
         self._read = read_from_before(recording)
         if self._read is not None:

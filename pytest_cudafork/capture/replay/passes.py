@@ -301,11 +301,10 @@ class Passes:
         that state are meanwhile as they were before the warm-up, and afterwards as they are now.
         What the forward carries beside its state is never put back.
         """
-        saved = [Saved(tensors) for tensors in kept]
+        saved = Saved(*kept)
         drawn = Randomness(cuda=self.backend.name == "cuda")
         made = self.factory.build(warmup=True)
-        for one in saved:
-            one.restore()
+        saved.restore()
         drawn.restore()
         present = self.snapshot(made).by_id
         changed = [one for one in self.changes if one.how is How.INITIALIZED]

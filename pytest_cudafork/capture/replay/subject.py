@@ -107,6 +107,6 @@ class Before(NamedTuple):
         reach = subject.reach()
         return cls(
             Saved(subject.inputs()),
-            Saved(reach.tensors, MOST_BYTES),
+            Saved(reach.tensors, most=MOST_BYTES),
             Randomness(reach.generators, cuda=cuda),
         )

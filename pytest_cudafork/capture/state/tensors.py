@@ -106,13 +106,13 @@ def distinct_tensors(nodes: Iterable[Node]) -> dict[str, torch.Tensor]:
 class Saved:
     """Contents of memory at one moment. It keeps no tensor alive but its own copies."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], most: int | None = None) -> None:
-        """Save these; those that go beyond ``most`` bytes together are left out."""
+    def __init__(self, *groups: Mapping[str, torch.Tensor], most: int | None = None) -> None:
+        """Save these tensors; those that go beyond ``most`` bytes together are left out."""
         self.left_out: list[str] = []
         self._parts: list[tuple[str, WeakTensor, torch.Tensor]] = []
         seen: set[int] = set()
         total = 0
-        for path, tensor in tensors.items():
+        for path, tensor in (each for group in groups for each in group.items()):
             place = place_of(tensor)
             if place is None or place.storage in seen or not place.nbytes:
                 continue
@@ -126,23 +126,21 @@ class Saved:
 
     def restore(self) -> None:
         """Put the contents back where the tensor is alive and lies as it did."""
-        for _, ref, contents in self._parts:
-            tensor = ref()
-            if tensor is not None and has_memory(tensor):
-                now = raw(tensor)
-                if now.numel() == contents.numel():
-                    now.copy_(contents)
+        for _, now, contents in self._present():
+            now.copy_(contents)
 
     def changed(self) -> list[str]:
         """Return the paths of those whose contents are others now."""
-        found = []
+        return [path for path, now, then in self._present() if not torch.equal(now, then)]
+
+    def _present(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+        """Give what is alive and lies as it did: what it holds now, and what it held."""
         for path, ref, contents in self._parts:
             tensor = ref()
             if tensor is not None and has_memory(tensor):
                 now = raw(tensor)
-                if now.numel() == contents.numel() and not torch.equal(now, contents):
-                    found.append(path)
-        return found
+                if now.numel() == contents.numel():
+                    yield path, now, contents
 
 
 @contextlib.contextmanager

@@ -39,6 +39,25 @@ def test_what_was_initialized_and_the_line_that_did_it() -> None:
     assert pair.line_that_set(["state.nothing"]) == ""
 
 
+def test_looking_for_a_line_leaves_memory_as_it_was() -> None:
+    count, plans = torch.zeros(1), dict[str, Any]()
+
+    def create(desc: Desc, warmup: bool) -> Any:
+        state = {"count": count}
+
+        def forward() -> Any:
+            plans.setdefault("plan", torch.ones(1))
+            return count.add_(1) * plans["plan"]
+
+        return forward, state
+
+    pair = evidence(create)
+    before = count.clone()
+    plans["plan"] = torch.full((1,), 2.0)
+    assert pair.line_that_set_beside().startswith(__file__)
+    assert torch.equal(count, before)
+
+
 def test_a_line_that_cannot_be_found_costs_the_line_only() -> None:
     pair = evidence(Runner().create)
     pair.passes.factory.create = None
