@@ -248,8 +248,10 @@ def know_functions_that_make_tensors() -> None:
 identity_of: Any = attrgetter("_cdata")
 """``identity_of(x)``: the address of the object of C++ behind a storage or a generator."""
 
-version_of: Any = attrgetter("_version")
-"""``version_of(tensor)``: how often it was changed in place; not of tensors of inference mode."""
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was changed in place; -1: those of inference mode do not count."""
+    return -1 if tensor.is_inference() else int(tensor._version)
 
 
 def storage_behind(weak: Any) -> Any:

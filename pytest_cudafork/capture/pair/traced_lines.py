@@ -94,7 +94,7 @@ class _Tracer:
 
 def _mark(slot: Slot) -> tuple[int, int]:
     value = slot.get()
-    if isinstance(value, torch.Tensor) and not value.is_inference():
+    if isinstance(value, torch.Tensor):
         return id(value), version_of(value)
     if isinstance(value, dict | list | set):
         return id(value), len(value)

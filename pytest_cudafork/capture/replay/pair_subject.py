@@ -61,12 +61,12 @@ class PairSubject(Subject):
     def _noting_changes(self) -> Iterator[None]:
         """Note what is changed meanwhile, beside the persistent inputs."""
         known = {**self.reachable(), **self._passes.after_capture.tensors()}
-        versions = {path: _version(tensor) for path, tensor in known.items()}
+        versions = {path: version_of(tensor) for path, tensor in known.items()}
         kept = [(one.region.pointer, raw_of(one.region.find())) for one in self.watched]
         before = [contents.clone() for _, contents in kept]
         yield
         self.varied.update(
-            {path: known[path] for path, old in versions.items() if _version(known[path]) != old}
+            {path: known[path] for path, old in versions.items() if version_of(known[path]) != old}
         )
         for (pointer, contents), old in zip(kept, before, strict=True):
             if not torch.equal(contents, old):
@@ -156,7 +156,3 @@ class PairSubject(Subject):
                 path=path,
                 todo="write into the persistent tensor (copy_, fill_) instead of making a new one",
             )
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else version_of(tensor)

@@ -118,8 +118,7 @@ class Rounds:
 
     def _versions(self) -> dict[str, int]:
         """Return how often each reachable tensor was changed."""
-        found = self._subject.reachable().items()
-        return {path: -1 if one.is_inference() else version_of(one) for path, one in found}
+        return {path: version_of(one) for path, one in self._subject.reachable().items()}
 
     def _warn_if_equal(
         self, stimulus: Stimulus, expected: dict[str, Any], effects: dict[str, Any]

@@ -6,7 +6,6 @@ import array
 import collections
 import contextlib
 import copy
-import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,11 +16,13 @@ import torch
 from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
 from pytest_cudafork.capture.state.carried import closure_of
 from pytest_cudafork.capture.state.state_tree import (
+    MODULE_TABLES,
     Kind,
     Node,
     TooManyObjectsError,
     is_array,
     is_plain,
+    slots_of,
     walk,
 )
 
@@ -36,9 +37,8 @@ class Held:
         """
         refer = _weak if weakly else _strong
         self._objects: dict[int, tuple[Any, list[Callable[[], None]]]] = {}
-        for node in nodes:
-            if node.kind in (Kind.MUTABLE, Kind.MODULE):
-                self._objects[id(node.value)] = node.value, list(_restorers(node.value, refer))
+        for node in mutable(nodes):
+            self._objects[id(node.value)] = node.value, list(_restorers(node.value, refer))
 
     def restore(self, ids: Iterable[int]) -> None:
         """Let those of these objects refer to what they did."""
@@ -236,17 +236,15 @@ def _attributes(value: Any, refer: _Refer) -> Iterator[Callable[[], None]]:
     own = getattr(value, "__dict__", None)
     if isinstance(own, dict):
         yield _dict(own, refer)
-        for table in ("_parameters", "_buffers", "_modules"):  # of a module
+        for table in MODULE_TABLES:
             if isinstance(own.get(table), dict):
                 yield _dict(own[table], refer)
-    kept: list[tuple[types.MemberDescriptorType, Callable[[], Any] | None]] = []
-    for cls in type(value).__mro__:
-        for slot in vars(cls).values() if cls.__module__ != "builtins" else ():
-            if isinstance(slot, types.MemberDescriptorType):
-                try:
-                    kept.append((slot, refer(slot.__get__(value))))
-                except AttributeError:
-                    kept.append((slot, None))
+    kept: list[tuple[Any, Callable[[], Any] | None]] = []
+    for _, slot in slots_of(type(value)):
+        try:
+            kept.append((slot, refer(slot.__get__(value))))
+        except AttributeError:
+            kept.append((slot, None))
 
     def restore() -> None:
         for slot, below in kept:

@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     node: Node
     value: Any
     storage: int = 0  # of a tensor
-    version: int | None = None  # torch's count of in-place changes
+    version: int = -1  # torch's count of in-place changes
 
 
 class How(enum.Enum):
@@ -87,7 +87,7 @@ class Snapshot:
         if place is None:
             return Entry(node, None)
         size = tensor.numel() * tensor.element_size()
-        version = None if tensor.is_inference() else version_of(tensor)
+        version = version_of(tensor)
         if size > _MOST_OF_ONE or self._bytes + size > _MOST_BYTES:
             self.left_out.append(node.path)
             return Entry(node, None, place.storage, version)
@@ -148,23 +148,25 @@ def _reached(before: Snapshot, entry: Entry) -> bool:
 
 
 def _compare(path: str, old: Entry, new: Entry) -> Change | None:
-    if new.node.kind is Kind.TENSOR and old.node.kind is Kind.TENSOR:
-        if old.storage != new.storage:
-            return Change(
-                path, How.REPLACED, words_of(old), words_of(new), new.node, old.node.value
-            )
-        if _written(old, new):
-            return Change(path, How.WRITTEN, words_of(old), words_of(new), new.node, old.node.value)
+    how = _how(old, new)
+    if how is None:
         return None
-    if same(old, new):
-        return None
-    how = How.INITIALIZED if is_unset(old) and not is_unset(new) else How.CHANGED
     return Change(path, how, words_of(old), words_of(new), new.node, old.node.value)
 
 
+def _how(old: Entry, new: Entry) -> How | None:
+    if new.node.kind is Kind.TENSOR and old.node.kind is Kind.TENSOR:
+        if old.storage != new.storage:
+            return How.REPLACED
+        return How.WRITTEN if _written(old, new) else None
+    if same(old, new):
+        return None
+    return How.INITIALIZED if is_unset(old) and not is_unset(new) else How.CHANGED
+
+
 def _written(old: Entry, new: Entry) -> bool:
-    counted = old.version is not None and old.node.value is new.node.value
-    return (counted and old.version != new.version) or not same(old, new)
+    is_one = old.node.value is new.node.value
+    return (is_one and old.version != new.version) or not same(old, new)
 
 
 def same(one: Entry, other: Entry) -> bool:

@@ -181,9 +181,7 @@ def is_plain(value: Any) -> bool:
     """Whether it is a container of plain values only, which is compared as one value."""
     if isinstance(value, _ARRAYS) or is_array(value):
         return True
-    if isinstance(value, _COLLECTIONS):
-        return set(map(type, value)) <= _PLAIN
-    if type(value) is tuple:
+    if isinstance(value, _COLLECTIONS) or type(value) is tuple:
         return set(map(type, value)) <= _PLAIN
     if isinstance(value, dict):
         return set(map(type, value)) <= _PLAIN and set(map(type, value.values())) <= _PLAIN
@@ -252,18 +250,18 @@ def _attribute(node: Node, name: str, below: Any) -> Node:
     return Node(f"{node.path}.{name}", below, kind_of(below), node.value, name, True)
 
 
-_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 def _of_module(node: Node, plain: bool) -> Iterator[Node]:
     module = node.value
-    for table in _MODULE_TABLES:
+    for table in MODULE_TABLES:
         for name, below in list(getattr(module, table, {}).items()):
             yield _attribute(node, name, below)
     for name, below in list(vars(module).items()):
         if not plain and type(below) in _PLAIN:
             continue
-        hidden = name in _MODULE_TABLES or "_hooks" in name or name.startswith("_non_persistent")
+        hidden = name in MODULE_TABLES or "_hooks" in name or name.startswith("_non_persistent")
         if not hidden and name not in ("training", "_is_full_backward_hook", "_backward_hooks"):
             yield _attribute(node, name, below)
 
@@ -275,7 +273,7 @@ def fields(value: Any) -> Iterator[tuple[str, Any]]:
     """
     own = _dictionary(value)
     yield from list(own.items())
-    for name, slot in _slots(type(value)):
+    for name, slot in slots_of(type(value)):
         if name not in own:
             try:
                 yield name, slot.__get__(value)
@@ -291,7 +289,8 @@ def _dictionary(value: Any) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _slots(cls: type) -> tuple[tuple[str, Any], ...]:
+def slots_of(cls: type) -> tuple[tuple[str, Any], ...]:
+    """Return the slots of the instances of a class: each name, and what reads and sets it."""
     found: dict[str, Any] = {}
     for base in cls.__mro__:
         if base.__module__ == "builtins":
@@ -306,7 +305,7 @@ def _has_fields(value: Any) -> bool:
     cls = type(value)
     if cls.__module__ == "builtins":
         return False
-    return any("__dict__" in vars(base) for base in cls.__mro__) or bool(_slots(cls))
+    return any("__dict__" in vars(base) for base in cls.__mro__) or bool(slots_of(cls))
 
 
 def _is_frozen(cls: type) -> bool:

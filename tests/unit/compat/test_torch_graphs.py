@@ -245,6 +245,8 @@ def test_changes_in_place_are_counted() -> None:
     before = torch_graphs.version_of(x)
     x.add_(1)
     assert torch_graphs.version_of(x) > before
+    with torch.inference_mode():
+        assert torch_graphs.version_of(torch.ones(1)) == -1
 
 
 def test_views_with_their_bits() -> None:
