@@ -45,14 +45,9 @@ class GraphFinding(NamedTuple):
 
     def plain(self) -> dict[str, Any]:
         """Return it as values that a report can carry."""
+        names = "kind", "what", "why", "todo"
         lines = [[words, where] for words, where in self.lines]
-        return {
-            "kind": self.kind,
-            "what": self.what,
-            "lines": lines,
-            "why": self.why,
-            "todo": self.todo,
-        }
+        return {**{name: getattr(self, name) for name in names}, "lines": lines}
 
 
 _IGNORE = re.compile(r"#.*\bcaptures: ignore(?:\[([^\]]*)\])?")
@@ -77,9 +72,12 @@ class Findings:
     """
 
     def __init__(self) -> None:
+        self._said: set[tuple[str, ...]] = set()
+        self._begin()
+
+    def _begin(self) -> None:
         self._errors: dict[tuple[str, ...], GraphFinding] = {}
         self._suspicions: list[GraphFinding] = []
-        self._said: set[tuple[str, ...]] = set()
         self._silenced = 0
         self._of_replay: list[tuple[str, ...]] = []
         self._raised: set[tuple[str, ...]] = set()
@@ -133,28 +131,18 @@ class Findings:
 
     def take(self) -> dict[str, Any]:
         """Return all since the last call as plain values; {}: nothing."""
-        told: dict[str, Any] = {}
-        if self._errors:
-            told["errors"] = [
-                {**each.plain(), "raised": key in self._raised}
-                for key, each in self._errors.items()
-            ]
-        if self._suspicions:
-            told["suspicions"] = [each.plain() for each in self._suspicions]
-        if self._not_judged:
-            told["not_judged"] = dict(self._not_judged)
-        if self._judged:
-            told["judged"] = self._judged
-        if self._silenced:
-            told["silenced"] = self._silenced
-        if self._elsewhere:
-            told["elsewhere"] = self._elsewhere
+        errors = self._errors.items()
+        found = {
+            "errors": [{**each.plain(), "raised": key in self._raised} for key, each in errors],
+            "suspicions": [each.plain() for each in self._suspicions],
+            "not_judged": self._not_judged,
+            "judged": self._judged,
+            "silenced": self._silenced,
+            "elsewhere": self._elsewhere,
+        }
+        told: dict[str, Any] = {name: each for name, each in found.items() if each}
         if self._backends:
             told["captures"], told["replays"] = self._captures, self._replays
             told["backends"] = sorted(self._backends)
-        self._errors, self._suspicions = {}, []
-        self._of_replay, self._raised = [], set()
-        self._not_judged, self._judged, self._silenced = {}, 0, 0
-        self._captures = self._replays = self._elsewhere = 0
-        self._backends = set()
+        self._begin()
         return told

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.judge.again import Again
-from pytest_cudafork.capture.judge.random_numbers import restored
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.values import Write
 
-__all__ = ["is_harmless", "results_of"]
+__all__ = ["is_harmless", "random_numbers_restored", "results_of"]
 
 _MOST = 256 << 20
 """Bytes that a graph may write for it to be tried."""
@@ -24,7 +26,7 @@ def is_harmless(capture: SeenCapture, memory: Memory, write: Write, again: Again
     All that the graph writes is put back. False where it cannot be tried.
     """
     uses = capture.uses
-    mine = [each for each in {*uses.writes, *uses.made} if each.refer() is not None]
+    mine = uses.written()
     if not mine or sum(each.nbytes for each in mine) > _MOST or uses.dark:
         return False
     with silently():
@@ -48,10 +50,23 @@ def results_of(capture: SeenCapture, mine: list[Memory]) -> list[Tensor]:
     held = [each.bytes() for each in mine]
     former = [each.clone() for each in held]
     try:
-        with restored(held[0].device):
+        with random_numbers_restored(held[0].device):
             capture.run()
         capture.wait()
         return [each.clone() for each in held]
     finally:
         for now, then in zip(held, former, strict=True):
             now.copy_(then)
+
+
+@contextlib.contextmanager
+def random_numbers_restored(device: torch.device) -> Iterator[None]:
+    """Put the generators of the CPU and of a device back at the end of a ``with``."""
+    cpu = torch.get_rng_state()
+    gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        if gpu is not None:
+            torch.cuda.set_rng_state(gpu, device)

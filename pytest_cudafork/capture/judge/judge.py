@@ -8,10 +8,13 @@ from collections.abc import Iterator
 import torch
 
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
-from pytest_cudafork.capture.judge.early_reads import await_results
 from pytest_cudafork.capture.judge.findings import Findings
 from pytest_cudafork.capture.judge.host_numbers import HostNumbers
-from pytest_cudafork.capture.judge.memory_checks import check_filled, check_there
+from pytest_cudafork.capture.judge.memory_checks import (
+    await_results,
+    check_filled,
+    check_there,
+)
 from pytest_cudafork.capture.judge.replay_checks import RandomNumbers, check_work
 from pytest_cudafork.capture.judge.shared_pool import SharedPool
 from pytest_cudafork.capture.judge.stale import StaleData

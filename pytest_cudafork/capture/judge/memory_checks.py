@@ -1,16 +1,21 @@
-"""Memory that a graph uses: is it there, does it lie where it lay, was it ever filled."""
+"""Memory that a graph uses: is it there, does it lie where it lay, was it ever filled.
+
+Neither are its results filled by the capture, which computes nothing: the first replay does that.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
+from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.uses import GraphUses
 
-__all__ = ["check_filled", "check_there", "works_unseen"]
+__all__ = ["await_results", "check_filled", "check_there", "works_unseen"]
 
 _PAST_THE_DISPATCHER = (
     "cupy",
@@ -52,6 +57,33 @@ def check_filled(capture: SeenCapture, findings: Findings) -> None:
                 "the capture and keep it",
             )
         )
+
+
+def await_results(capture: SeenCapture, history: History, findings: Findings) -> None:
+    """Have it told if the host reads what a graph that was just captured is to compute."""
+    for memory in capture.uses.made:
+        if memory.refer() is not None:
+            # No graph is among it: memory that is never filled would keep its own.
+            told = functools.partial(_read_early, findings, capture.where, memory.text)
+            history.uncomputed.add(memory, told)
+
+
+def _read_early(findings: Findings, captured: str, text: str, taken: str, where: str) -> None:
+    lines = [("the result is taken at", taken), ("its graph captured at", captured)]
+    if where != taken:
+        lines.insert(1, ("read by the host at", where))
+    findings.add(
+        GraphFinding(
+            "unfilled-read",
+            Level.ERROR,
+            f"the host reads {text}, a result of a graph or what was computed of it, and no replay "
+            "has computed that result yet",
+            tuple(lines),
+            "a capture records and computes nothing: its results hold what their memory held "
+            "before",
+            "replay the graph after its capture, before the first answer is taken from its results",
+        )
+    )
 
 
 def check_there(capture: SeenCapture, findings: Findings) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import weakref
+import zlib
 from typing import Any
+
+import torch
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.judge.memory_checks import works_unseen
-from pytest_cudafork.capture.judge.random_numbers import state_of
 from pytest_cudafork.capture.record.uses import GraphUses
 
-__all__ = ["RandomNumbers", "check_work"]
+__all__ = ["RandomNumbers", "check_work", "state_of"]
 
 
 def check_work(capture: SeenCapture, findings: Findings) -> None:
@@ -33,6 +35,14 @@ def check_work(capture: SeenCapture, findings: Findings) -> None:
             "cached from the warm-up",
         )
     )
+
+
+def state_of(backend: str) -> Any:
+    """Return what changes whenever random numbers are drawn on the devices of a backend."""
+    if backend == "cuda":
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        return generator.initial_seed(), generator.get_offset()
+    return zlib.crc32(torch.get_rng_state().numpy().tobytes())
 
 
 class RandomNumbers:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable
-from typing import NamedTuple
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
@@ -12,17 +11,6 @@ from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.uses import GraphUses
 
 __all__ = ["SharedPool"]
-
-
-class _Spoiled(NamedTuple):
-    """Memory of a graph's results, which another graph has overwritten.
-
-    No graph is among it: results that nobody reads wait for ever, and would keep theirs.
-    """
-
-    text: str  # the memory, as a reader knows it
-    owner: str  # the line that captured its graph
-    by: str  # that of the other
 
 
 class SharedPool:
@@ -49,30 +37,26 @@ class SharedPool:
             for memory in other.uses.made:
                 storage = memory.refer()
                 if storage is not None and memory not in mine.reads and mine.covers(memory):
-                    spoiled[memory] = self._teller(
-                        _Spoiled(memory.text, other.where, capture.where)
-                    )
+                    # No graph is among it: results that nobody reads would keep theirs for ever.
+                    told = functools.partial(self._tell, memory.text, other.where, capture.where)
+                    spoiled[memory] = told
 
-    def _teller(self, one: _Spoiled) -> Callable[[str], None]:
-        def tell(where: str) -> None:
-            self._findings.add(_overwritten(one, where))
-
-        return tell
-
-
-def _overwritten(one: _Spoiled, where: str) -> GraphFinding:
-    return GraphFinding(
-        "overwritten-result",
-        Level.ERROR,
-        f"{one.text}, a result of one graph, is read after the replay of another graph that "
-        "uses the same memory of their pool",
-        (
-            ("read at", where),
-            ("its graph captured at", one.owner),
-            ("the other captured at", one.by),
-        ),
-        "graphs of one pool may be replayed in the order of their captures only, and results must "
-        "be used before the next one overwrites them",
-        "copy the result before the other replay (clone), replay in the order of capture, or give "
-        "the graphs pools of their own",
-    )
+    def _tell(self, text: str, owner: str, by: str, where: str) -> None:
+        """Tell that a result is read: which one, who captured its graph, and the other one."""
+        self._findings.add(
+            GraphFinding(
+                "overwritten-result",
+                Level.ERROR,
+                f"{text}, a result of one graph, is read after the replay of another graph that "
+                "uses the same memory of their pool",
+                (
+                    ("read at", where),
+                    ("its graph captured at", owner),
+                    ("the other captured at", by),
+                ),
+                "graphs of one pool may be replayed in the order of their captures only, and "
+                "results must be used before the next one overwrites them",
+                "copy the result before the other replay (clone), replay in the order of capture, "
+                "or give the graphs pools of their own",
+            )
+        )

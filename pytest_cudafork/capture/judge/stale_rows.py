@@ -117,7 +117,7 @@ def _say_where(capture: SeenCapture, rows: list[_Rows]) -> bool:
     That is a batch, too, with one request several times; all that the graph writes is put back.
     """
     uses: GraphUses = capture.uses
-    mine = [each for each in {*uses.writes, *uses.made} if each.refer() is not None]
+    mine = uses.written()
     kept = [memory for memory in mine if memory.owner is None and memory.dtype.is_floating_point
             and memory.dtype.itemsize > 1]  # fmt: skip
     if not kept or uses.dark or sum(each.nbytes for each in mine) > _MOST:
@@ -157,14 +157,9 @@ def _nudge(memory: Memory) -> None:
     An index that the graph makes of one of them stays within its range: on a GPU one that does not
     ends the context.
     """
-    values = _whole(memory)
+    values = memory.flat()
     bits = values.view(_BITS[memory.dtype.itemsize])
     bits.sub_((values != 0).to(bits.dtype))
-
-
-def _whole(memory: Memory) -> Any:
-    made = torch.empty(0, dtype=memory.dtype, device=memory.device)
-    return made.set_(memory.refer(), 0, (memory.nbytes // memory.dtype.itemsize,), (1,))
 
 
 def _repeat_the_last_row(rows: _Rows) -> None:

@@ -105,10 +105,14 @@ class Memory:
         """It as a reader knows it: ``float32[4, 8]``."""
         return describe(self)
 
+    def flat(self, dtype: Any = None) -> Tensor:
+        """Return all of it as a row of numbers, of its own type or another; it must be there."""
+        made = torch.empty(0, dtype=dtype or self.dtype, device=self.device)
+        return made.set_(self.refer(), 0, (self.nbytes // made.element_size(),), (1,))
+
     def bytes(self) -> Tensor:
         """Return all of it as bytes; it must be there."""
-        made = torch.empty(0, dtype=torch.uint8, device=self.device)
-        return made.set_(self.refer(), 0, (self.nbytes,), (1,))
+        return self.flat(torch.uint8)
 
     def checksum(self) -> int:
         """Return a number of the contents of memory of the host; it must be there."""

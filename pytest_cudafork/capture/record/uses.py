@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
@@ -139,17 +138,15 @@ class GraphUses:
         first, end = memory.pointer, memory.pointer + memory.nbytes
         return bool(first) and any(a < end and first < b for a, b in self.allocated)
 
+    def written(self) -> list[Memory]:
+        """Return the memory that it writes and is still there: its results, and what it changes."""
+        found = dict.fromkeys([*self.made, *self.writes])
+        return [memory for memory in found if memory.refer() is not None]
+
     def inputs(self) -> list[Tensor]:
         """Return what it reads from outside and is still there, each storage as one flat tensor."""
-        return [_flat(memory) for memory in self.reads if memory.refer() is not None]
+        return [memory.flat() for memory in self.reads if memory.refer() is not None]
 
     def outputs(self) -> list[Tensor]:
-        """Return what it writes and is still there, likewise: its results, and what it changes."""
-        found = dict.fromkeys([*self.made, *self.writes])
-        return [_flat(memory) for memory in found if memory.refer() is not None]
-
-
-def _flat(memory: Memory) -> Tensor:
-    made = torch.empty(0, dtype=memory.dtype, device=memory.device)
-    count = memory.nbytes // memory.dtype.itemsize
-    return made.set_(memory.refer(), 0, (count,), (1,))
+        """Return what it writes and is still there, likewise."""
+        return [memory.flat() for memory in self.written()]

@@ -134,7 +134,7 @@ def _change(before: list[tuple[Any, Tensor]]) -> bool:
 
     with silently():
         for memory, _ in before:
-            flat = memory.bytes().view(memory.dtype)
+            flat = memory.flat()
             if memory.dtype.is_floating_point and memory.dtype.itemsize > 1:
                 flat.copy_(flat.flip(0) * -0.5 + 0.25)
             else:  # indices, lengths and masks stay what they may be
@@ -148,11 +148,11 @@ def _poison(capture: SeenCapture) -> None:
 
     uses = capture.uses
     with silently():
-        for memory in dict.fromkeys([*uses.made, *uses.writes]):
-            if memory.refer() is None or not memory.nbytes:
+        for memory in uses.written():
+            if not memory.nbytes:
                 continue
             if memory.dtype.is_floating_point or memory.dtype.is_complex:
                 memory.bytes().fill_(0xFF)
             else:  # an index that is out of range would end the process on a GPU
-                flat = memory.bytes().view(memory.dtype)
+                flat = memory.flat()
                 flat.copy_(flat == 0)

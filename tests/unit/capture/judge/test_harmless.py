@@ -9,7 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.judge.again import Again  # noqa: E402
-from pytest_cudafork.capture.judge.harmless import is_harmless  # noqa: E402
+from pytest_cudafork.capture.judge.harmless import (  # noqa: E402
+    is_harmless,
+    random_numbers_restored,
+)
+from pytest_cudafork.capture.judge.replay_checks import state_of  # noqa: E402
 from tests.support.captures import LateDevice, looking  # noqa: E402
 
 
@@ -70,3 +74,22 @@ def test_the_host_waits_for_a_replay_before_it_puts_memory_back(
             assert not is_harmless(captured.seen, memory, memory.writes[-1], Again())
         assert found == [[1, 3]]  # a replay that was given before reads what lay there then
         assert not late.given
+
+
+def test_drawing_changes_the_state_of_a_generator_and_it_is_put_back() -> None:
+    before = state_of("software")
+    with random_numbers_restored(torch.device("cpu")):
+        torch.rand(1)
+        assert state_of("software") != before
+    assert state_of("software") == before
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_state_is_the_offset_of_the_default_generator() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    before = state_of("cuda")
+    with random_numbers_restored(torch.device("cuda")):
+        torch.rand(1, device="cuda")
+        assert state_of("cuda") != before
+    assert state_of("cuda") == before
