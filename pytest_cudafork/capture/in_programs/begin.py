@@ -20,8 +20,6 @@ from pytest_cudafork.settings import environment
 if TYPE_CHECKING:
     from pytest_cudafork.capture.in_tests.listeners import Watching
 
-__all__ = ["ProgramCaptures", "begin_inherited"]
-
 
 def begin_inherited() -> None:
     """Begin to look at captures, as the environment says."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from pytest_cudafork.observe.base.records import Record
 
-__all__ = ["Captures", "read_captures"]
-
 
 @dataclass(frozen=True)
 class Captures:

@@ -8,8 +8,6 @@ from typing import Any
 from pytest_cudafork.capture.in_tests.words import key_of
 from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 
-__all__ = ["Gathered"]
-
 _NUMBERS = ("captures", "replays", "judged", "silenced", "elsewhere")
 
 

@@ -12,8 +12,6 @@ from pytest_cudafork.capture.record.recorder import Later, Recorder
 from pytest_cudafork.capture.seen.torch_graphs import hooked
 from pytest_cudafork.observe.base.after_import import Failed
 
-__all__ = ["Watching"]
-
 
 class Watching:
     """The watch of one process and its listeners; it is made once torch has been imported.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_cudafork.capture.in_tests.listeners import Watching
     from pytest_cudafork.observe.base.after_import import Failed
 
-__all__ = ["LISTENERS", "CaptureHooks", "begin"]
-
 OFF = "off"
 _HOOKS = "cudafork-captures"
 _SUMMARY = f"{_HOOKS}-summary"

@@ -15,8 +15,6 @@ import pytest
 from pytest_cudafork.observe.base.after_import import Required, after_import
 from pytest_cudafork.settings.real_driver import has_real_driver
 
-__all__ = ["FIXTURE", "after_captures_are_possible", "any_asks_for_graphs", "captures_are_possible"]
-
 FIXTURE = "graph_backend"
 """The fixture that imports the software graph when a test is set up."""
 _SOFTWARE = ("pytest_cudafork.capture.software.backend", "pytest_cudafork.capture.stand_ins.graphs")

@@ -7,8 +7,6 @@ import pytest
 from pytest_cudafork.capture.in_tests import words
 from pytest_cudafork.capture.in_tests.gathered import Gathered
 
-__all__ = ["CaptureSummary"]
-
 _MOST = 10
 
 

@@ -10,8 +10,6 @@ from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.check_names import GRAPH_CHECKS
 from pytest_cudafork.capture.story.verdicts import FAILED, PASSED, CheckedCapture
 
-__all__ = ["as_verdict"]
-
 
 def as_verdict(told: Mapping[str, Any], *, failed: bool) -> CheckedCapture:
     """Return it as a verdict on all graphs that the phase captured and replayed.

@@ -9,8 +9,6 @@ from typing import Any
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.story.findings import source_of, wrapped
 
-__all__ = ["SECTION", "failure", "finding_lines", "gaps", "headline", "key_of", "suspicion"]
-
 SECTION = "captured graphs"
 _MOST_REASONS = 3
 

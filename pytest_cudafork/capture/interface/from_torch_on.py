@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from pytest_cudafork.errors import GraphNotJudgedError
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 
-__all__ = ["from_torch_on", "whole"]
-
 
 @contextlib.contextmanager
 def from_torch_on(

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from pytest_cudafork.compat.torch_graphs import active_modes
 
-__all__ = ["SeesHostWork", "work_of_host"]
-
 
 class SeesHostWork:
     """What a mode has that is told when operators are the host's."""

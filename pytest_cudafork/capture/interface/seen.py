@@ -15,10 +15,6 @@ from typing import Any
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
 
-__all__ = [
-    "Listener", "SeenCapture", "Watch", "inputs_renewed_at", "suspended", "watch_in_force",
-]  # fmt: skip
-
 __tracebackhide__ = of_refusals
 
 _IN_FORCE: ContextVar[Watch | None] = ContextVar("cudafork_capture_watch", default=None)

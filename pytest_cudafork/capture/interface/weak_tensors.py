@@ -18,8 +18,6 @@ from pytest_cudafork.observe.base.undo import UndoStack
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["WeakTensor", "swaps_let_pass"]
-
 
 class WeakTensor:
     """Refers to a tensor and does not keep it alive: a call returns it, None once it is gone."""

@@ -18,8 +18,6 @@ from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.values import Computed, Operation, Place, Read, Write
 
-__all__ = ["Again", "as_bytes", "difference", "last_writers"]
-
 _CPU = torch.device("cpu")
 _MOST = 256 << 20
 """Bytes of one storage that are computed again, at most."""

@@ -8,15 +8,6 @@ from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.values import Computed, Operation, Read, Write
 
-__all__ = [
-    "CannotTellError",
-    "Dependency",
-    "HistoryError",
-    "changed_since",
-    "dependencies",
-    "is_settled",
-]
-
 
 class CannotTellError(Exception):
     """It cannot be computed again, and that is a gap in what was judged."""

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.story.findings import source_of
 
-__all__ = ["Findings", "GraphFinding", "Level", "is_silenced"]
-
 
 class Level(enum.Enum):
     """What becomes of a finding."""

@@ -14,8 +14,6 @@ from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.values import Write
 
-__all__ = ["is_harmless", "random_numbers_restored", "results_of"]
-
 _MOST = 256 << 20
 """Bytes that a graph may write for it to be tried."""
 

@@ -14,8 +14,6 @@ from pytest_cudafork.capture.record.optimizers import OptimizerStep, numbers_of
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.uses import GraphUses, HostNumber
 
-__all__ = ["HostNumbers"]
-
 _WHY = "numbers of the host are part of a graph: positions, bounds and seeds stay what they were"
 _TODO = "keep the number in a tensor that the graph reads, or capture a graph for each value"
 

@@ -23,8 +23,6 @@ from pytest_cudafork.capture.judge.warm_up import check_warm_up
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.recorder import silently
 
-__all__ = ["Judge"]
-
 
 class Judge(Listener):
     """Comes after the recorder, which pauses the history meanwhile."""

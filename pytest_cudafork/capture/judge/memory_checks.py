@@ -15,8 +15,6 @@ from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.uses import GraphUses
 
-__all__ = ["await_results", "check_filled", "check_there", "works_unseen"]
-
 _PAST_THE_DISPATCHER = (
     "cupy",
     "numba.cuda",

@@ -13,8 +13,6 @@ from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.judge.memory_checks import works_unseen
 from pytest_cudafork.capture.record.uses import GraphUses
 
-__all__ = ["RandomNumbers", "check_work", "state_of"]
-
 
 def check_work(capture: SeenCapture, findings: Findings) -> None:
     """Look for a graph that holds nothing: its replays change nothing."""

@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from pytest_cudafork.capture.judge.findings import Level
 
-__all__ = ["Facts", "level_of"]
-
 
 class Facts(NamedTuple):
     """What is known of one stale value.

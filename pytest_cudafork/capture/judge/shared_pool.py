@@ -10,8 +10,6 @@ from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.uses import GraphUses
 
-__all__ = ["SharedPool"]
-
 
 class SharedPool:
     """The check of one process."""

@@ -31,8 +31,6 @@ from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.uses import GraphUses, Use
 from pytest_cudafork.capture.record.values import Operation, Write, ancestors
 
-__all__ = ["StaleData"]
-
 _SMALL = 1 << 16
 """Bytes up to which memory is kept and compared, for writes that pass no dispatcher."""
 _MOST_RUNS = 64

@@ -20,8 +20,6 @@ from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.uses import GraphUses, Use
 from pytest_cudafork.capture.record.values import Write
 
-__all__ = ["StaleRows"]
-
 _MOST = 64 << 20
 """Bytes that a graph may write for it to be tried."""
 _MOST_TRIES = 4

@@ -9,8 +9,6 @@ from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.uses import GraphUses, Use
 from pytest_cudafork.capture.record.values import Write
 
-__all__ = ["check_warm_up"]
-
 
 def check_warm_up(capture: SeenCapture, findings: Findings) -> None:
     """Compare a graph that is replayed for the first time with the run before its capture."""

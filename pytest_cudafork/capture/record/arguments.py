@@ -16,8 +16,6 @@ from pytest_cudafork.capture.record.values import Place, Read
 if TYPE_CHECKING:
     from pytest_cudafork.capture.record.history import History
 
-__all__ = ["PLAIN", "Arguments"]
-
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """The classes of tensors that are followed; those of others say first what they are made of."""
 

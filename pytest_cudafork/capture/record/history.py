@@ -38,8 +38,6 @@ from pytest_cudafork.capture.record.values import (
     unknown_operation,
 )
 
-__all__ = ["KEPT_BYTES", "History"]
-
 __tracebackhide__ = of_refusals
 
 KEPT_BYTES = 4096

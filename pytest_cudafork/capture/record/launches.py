@@ -21,8 +21,6 @@ from pytest_cudafork.capture.software.launches import name_of, tensors_of
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["Launches"]
-
 _LEARNED_FROM = 3
 _SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype))
 """What most arguments of kernels are beside tensors: it holds none."""

@@ -17,8 +17,6 @@ from torch import Tensor
 from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.compat.torch_graphs import conjugated, identity_of, leave_alone
 
-__all__ = ["Memories", "Memory", "Part", "part_of"]
-
 _STRIDED = torch.strided
 
 

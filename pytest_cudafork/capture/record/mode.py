@@ -29,8 +29,6 @@ from pytest_cudafork.compat.torch_graphs import (
     passed_on,
 )
 
-__all__ = ["HistoryMode"]
-
 __tracebackhide__ = of_refusals
 
 

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-__all__ = ["RESHAPED", "VIEWS", "Call", "LineNumbers", "has_numbers", "numbers_in"]
-
 _MOST_LINES = 4096
 _MOST_CALLS = 64
 _MOST_TAKEN = 1024

@@ -12,8 +12,6 @@ from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
 from pytest_cudafork.capture.record.numbers import VIEWS
 from pytest_cudafork.compat.torch_graphs import OpOverload, schema_of
 
-__all__ = ["KnownOperator", "Operators", "draws_nothing"]
-
 _COPIES = (
     "clone", "_to_copy", "copy_", "_foreach_copy_", "lift_fresh_copy", "contiguous", "alias_copy",
     "detach_copy",

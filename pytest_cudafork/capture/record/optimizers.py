@@ -16,8 +16,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pytest_cudafork.capture.interface.lines import is_foreign
 
-__all__ = ["OptimizerStep", "numbers_of", "reads_for_step", "steps_told"]
-
 _TORCHS_OWN = os.path.dirname(torch.optim.__file__) + os.sep
 """Where torch's optimizers lie, and what calls the ``step`` of any class of optimizers."""
 

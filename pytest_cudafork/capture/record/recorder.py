@@ -26,8 +26,6 @@ from pytest_cudafork.compat.torch_graphs import (
 )
 from pytest_cudafork.observe.base.after_import import Failed
 
-__all__ = ["REPLAY", "Later", "Recorder", "silently"]
-
 Later = Callable[[Callable[[], None]], Callable[[], None]]
 REPLAY = "a replay"
 """Stands for the line of a write that a replay has made."""

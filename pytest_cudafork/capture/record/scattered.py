@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["UNKNOWN", "elements_put", "places_among"]
-
 UNKNOWN = -1
 """How many elements are written depends on values, such as those of a mask."""
 

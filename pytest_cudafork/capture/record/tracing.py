@@ -19,8 +19,6 @@ from pytest_cudafork.compat.torch_graphs import TRACERS, without_dispatch
 from pytest_cudafork.observe.base.hooking import hook
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["tracing_let_pass"]
-
 
 @contextlib.contextmanager
 def tracing_let_pass(history: History) -> Iterator[None]:

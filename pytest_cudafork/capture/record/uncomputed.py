@@ -17,8 +17,6 @@ from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.record.memory import Memories, Memory
 from pytest_cudafork.capture.record.operators import KnownOperator
 
-__all__ = ["Tell", "Uncomputed"]
-
 _MOST_OPERATORS = 1000
 """How many operators after a capture are followed: graphs of sizes that no batch has wait for ever.
 """

@@ -12,8 +12,6 @@ from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.numbers import Call
 from pytest_cudafork.capture.record.optimizers import OptimizerStep
 
-__all__ = ["GraphUses", "HostNumber", "Unfilled", "Use"]
-
 _MOST_PARTS = 16
 _MOST_LINES = 4096
 

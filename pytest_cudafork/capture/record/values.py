@@ -8,11 +8,6 @@ from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.record.memory import Memory, Part
 
-__all__ = [
-    "ACTIVATION", "MOST_DEPTH", "MOST_OVERLAYS", "Computed", "Operation", "Place", "Read", "Write",
-    "ancestors", "has_beginning", "is_state", "still_there", "unknown_operation",
-]  # fmt: skip
-
 MOST_DEPTH = 64
 """How long a chain of operators is kept; what lies further back is an input."""
 MOST_OVERLAYS = 8

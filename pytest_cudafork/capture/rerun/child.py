@@ -24,8 +24,6 @@ from pytest_cudafork.process.supervision import Said
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV, child_env, marks_of
 
-__all__ = ["run_again"]
-
 
 class _Reports:
     """What a child says of a test; only its reports are of interest."""

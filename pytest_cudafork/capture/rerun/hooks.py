@@ -22,8 +22,6 @@ from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.isolate.session.children import children_of
 from pytest_cudafork.settings import environment
 
-__all__ = ["ReplayAudit", "begin"]
-
 _HOOKS = "cudafork-replay-audit"
 _LEAST_SECONDS = 120.0
 _SLOWER = 10

@@ -11,8 +11,6 @@ from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted, Order
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Replays", "TooManyReplaysError"]
-
 _MOST_BYTES = 1 << 20
 """What is larger is a weight or a cache, and no input that changes from step to step."""
 _MOST_INPUTS = 64

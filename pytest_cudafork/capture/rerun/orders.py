@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["AS_IT_IS", "CHANGED", "IDLE", "PROPERTY", "Counted", "Order", "read_order"]
-
 AS_IT_IS = ""
 IDLE = "idle"
 """Replays do nothing, and what they would have written is poisoned."""

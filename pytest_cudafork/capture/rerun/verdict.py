@@ -9,8 +9,6 @@ import pytest
 from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted
 from pytest_cudafork.observe.story.plain_text import plain
 
-__all__ = ["NOTICES", "PROPERTY", "Again", "AuditedTests", "not_judged", "sentence"]
-
 PROPERTY = "cudafork_replay_audit"
 """The property of a report that holds what was found of a test."""
 

@@ -22,8 +22,6 @@ from pytest_cudafork.compat.torch_graphs import GRAPH_TREES, RECORDS_A_GRAPH
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["inputs_noted"]
-
 
 @contextlib.contextmanager
 def inputs_noted(failed: Failed | None = None) -> Iterator[None]:

@@ -22,8 +22,6 @@ from pytest_cudafork.capture.seen.graph_trees import inputs_noted
 from pytest_cudafork.observe.base.after_import import Failed, Required, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["hooked", "hooks_on"]
-
 _STAND_INS = "pytest_cudafork.capture.stand_ins.graphs"
 """Has the class that comes into the place of torch's, before or after the hooks do."""
 _LIVENESS = "check_input_liveness"

@@ -13,8 +13,6 @@ from typing import Any
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["replace_here"]
-
 __tracebackhide__ = of_refusals
 
 

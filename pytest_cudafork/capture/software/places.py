@@ -12,8 +12,6 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_cudafork.compat.torch_graphs import active_function_modes
 
-__all__ = ["OnHost", "Places", "known_places", "noted_on_host"]
-
 OnHost = Callable[[Tensor], "bool | None"]
 """Says whether a tensor lies on the host; None: that is not known."""
 

@@ -54,8 +54,6 @@ from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.rows import PLACE
 
-__all__ = ["CudaTensors"]
-
 __tracebackhide__ = of_refusals
 
 _INDEXING = (Tensor.__getitem__, Tensor.__setitem__)

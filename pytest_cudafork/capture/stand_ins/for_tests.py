@@ -10,8 +10,6 @@ import pytest
 from pytest_cudafork.capture.interface.from_torch_on import from_torch_on, whole
 from pytest_cudafork.observe.base.after_import import Failed
 
-__all__ = ["StandIns", "in_force_for_test"]
-
 _WHAT = "nothing stood for the graphs of torch.cuda"
 
 

@@ -14,8 +14,6 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 
-__all__ = ["Forks", "Mark"]
-
 __tracebackhide__ = of_refusals
 
 Work = dict[Hashable, int]

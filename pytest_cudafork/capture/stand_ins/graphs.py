@@ -25,16 +25,6 @@ from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.compat.torch_graphs import active_modes, identity_of
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError
 
-__all__ = [
-    "CUDAGraph",
-    "MemPool",
-    "end_open_captures",
-    "graph",
-    "graph_pool_handle",
-    "is_current_stream_capturing",
-    "use_mem_pool",
-]
-
 __tracebackhide__ = of_refusals
 
 _MODES = ("global", "thread_local", "relaxed")

@@ -13,15 +13,6 @@ from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.stand_ins.storages import KNOWN
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 
-__all__ = [
-    "check_assignment",
-    "check_copies",
-    "check_copy",
-    "check_in_place",
-    "is_host_mask",
-    "refuse_index",
-]
-
 __tracebackhide__ = of_refusals
 
 _MASKS = (torch.bool, torch.uint8)

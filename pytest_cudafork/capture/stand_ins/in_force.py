@@ -25,8 +25,6 @@ from pytest_cudafork.observe.base.after_import import Failed
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.present import is_shown
 
-__all__ = ["in_force"]
-
 _OF_CUDA: dict[str, Any] = {
     "CUDAGraph": graphs.CUDAGraph,
     "graph": graphs.graph,

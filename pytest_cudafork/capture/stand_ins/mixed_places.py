@@ -12,8 +12,6 @@ from torch import Tensor
 
 from pytest_cudafork.capture.stand_ins.storages import KNOWN
 
-__all__ = ["check_places"]
-
 _OF_TWO = (
     "add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul",
     "eq", "ne", "lt", "le", "gt", "ge",

@@ -11,8 +11,6 @@ import torch
 
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["put_in_place"]
-
 _HOMES = (torch.cuda, torch.cuda.random)
 
 

@@ -17,8 +17,6 @@ from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.torch_graphs import places_of_saved, untyped
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["put_in_place"]
-
 __tracebackhide__ = of_refusals
 
 _BEFORE_OTHERS = 0

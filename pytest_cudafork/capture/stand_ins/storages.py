@@ -14,8 +14,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.compat.torch_graphs import identity_of, unwrapped
 
-__all__ = ["KNOWN", "Storages", "storage_of"]
-
 _ENOUGH = 4096  # storages noted between two looks for those that are gone
 
 

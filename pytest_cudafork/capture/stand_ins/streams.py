@@ -17,18 +17,6 @@ from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.stand_ins.forks import Forks
 from pytest_cudafork.compat.torch_graphs import active_modes
 
-__all__ = [
-    "Event",
-    "ExternalStream",
-    "Stream",
-    "current_capture",
-    "current_stream",
-    "default_stream",
-    "set_stream",
-    "stream",
-    "synchronize",
-]
-
 __tracebackhide__ = of_refusals
 
 
