@@ -12,7 +12,7 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.pair.evidence import Evidence
-from pytest_cudafork.capture.replay.fill import filling
+from pytest_cudafork.capture.replay.observed import filling
 from pytest_cudafork.capture.state.aliasing import Allowed, shared_objects
 from pytest_cudafork.capture.state.compare import number, short
 from pytest_cudafork.capture.state.reach import reachable

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_cudafork.capture.replay.fill import Filled, filling
-from pytest_cudafork.capture.replay.observed import collisions
+from pytest_cudafork.capture.replay.observed import Filled, collisions, filling
 from pytest_cudafork.capture.replay.subject import Before, Subject
 from pytest_cudafork.capture.state.compare import Difference, Tolerance, differences, frozen_copy
 from pytest_cudafork.capture.story.findings import CheckLog

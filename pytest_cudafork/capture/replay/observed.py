@@ -1,4 +1,7 @@
-"""Eager runs, watched operator by operator: where two of them part, and which rows collide."""
+"""Eager runs, watched operator by operator: where two part, and which rows collide.
+
+And memory that is handed out uninitialized is given known contents, so that reads of it show.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ import torch
 from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.operators.higher_order import OperatorWatch
+from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.past_operators import not_compiled
+from pytest_cudafork.capture.state.tensors import alias, has_memory
 
 _WRITERS = ("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_")
 _MOST_STEPS = 100_000
@@ -44,7 +49,7 @@ def unlike_line(run: Callable[[], Any], restore: Callable[[], None]) -> str:
                 steps.append(_Step(name, line_at_work(), given, results))
 
         restore()
-        with not_compiled(), OperatorWatch(see):  # the compiler does not like such modes
+        with _watched(see):
             run()
         runs.append(steps)
     restore()
@@ -101,7 +106,7 @@ def collisions(run: Callable[[], Any], rows: int, total: int) -> list[Collision]
         for words in _collision(name, args, rows, total):
             found.append(Collision(line_at_work(), words))
 
-    with not_compiled(), OperatorWatch(see):  # as above
+    with _watched(see):
         run()
     return found
 
@@ -137,3 +142,39 @@ def _places(indices: list[Any], total: int) -> torch.Tensor | None:
     for one in tensors[1:]:
         place = place * (int(one.max()) + 1) + one.long()
     return place
+
+
+class Filled:
+    """Where memory was filled: the first lines of user code, and how often in all."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+        self.lines: list[str] = []
+        self.count = 0
+
+    def see(self, op: Any, args: Any, kwargs: Any, made: Any) -> None:
+        """Fill what ``torch.empty`` and its kin return."""
+        leaves_it = traits_of(op).kind is Kind.EMPTY and isinstance(made, torch.Tensor)
+        if leaves_it and has_memory(made) and made.numel() and made.element_size() > 1:
+            alias(made).fill_(self._value)
+            self.count += 1
+            where = line_at_work()
+            if where and where not in self.lines and len(self.lines) < 3:
+                self.lines.append(where)
+
+
+@contextlib.contextmanager
+def filling(value: int) -> Iterator[Filled]:
+    """Let memory that is handed out uninitialized hold this value, so that reads of it show.
+
+    Gives who gets it.
+    """
+    filled = Filled(value)
+    with _watched(filled.see):
+        yield filled
+
+
+@contextlib.contextmanager
+def _watched(see: Callable[[Any, Any, dict[str, Any], Any], None]) -> Iterator[None]:
+    with not_compiled(), OperatorWatch(see):  # the compiler does not like such modes
+        yield
