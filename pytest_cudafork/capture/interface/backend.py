@@ -9,7 +9,7 @@ import abc
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -32,6 +32,16 @@ def no_collections() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+def extent(shape: Iterable[int], stride: Iterable[int]) -> int:
+    """Return over how many elements of its memory a tensor spreads, from its first to its last."""
+    last = 0
+    for size, step in zip(shape, stride, strict=True):
+        if not size:
+            return 0
+        last += (size - 1) * step
+    return last + 1
 
 
 class GraphNode(NamedTuple):
@@ -68,10 +78,9 @@ class Region(NamedTuple):
     def under(cls, tensor: Any, storage: int, pointer: int, find: Callable[[], Any]) -> Region:
         """Return what a tensor covers of its storage, which lies at ``pointer``."""
         size = tensor.element_size()
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        last = sum((n - 1) * s for n, s in steps) + 1 if tensor.numel() else 0
         first = pointer + tensor.storage_offset() * size
-        return cls(storage, pointer, first, first + last * size, describe(tensor), find)
+        end = first + extent(tensor.shape, tensor.stride()) * size
+        return cls(storage, pointer, first, end, describe(tensor), find)
 
 
 class Work(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.interface.backend import describe
+from pytest_cudafork.capture.interface.backend import describe, extent
 from pytest_cudafork.compat.torch_graphs import conjugated, identity_of, leave_alone
 
 _STRIDED = torch.strided
@@ -38,10 +38,7 @@ class Part(NamedTuple):
     def span(self) -> tuple[int, int]:
         """Return its first byte, and the one after its last."""
         size, first = self.dtype.itemsize, self.offset
-        if 0 in self.shape:
-            return first * size, first * size
-        steps = zip(self.shape, self.stride, strict=True)
-        return first * size, (first + sum((n - 1) * s for n, s in steps) + 1) * size
+        return first * size, (first + extent(self.shape, self.stride)) * size
 
     def overlaps(self, other: Part) -> bool:
         """Whether two parts of one storage may have a byte in common."""

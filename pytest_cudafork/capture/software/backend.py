@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +22,6 @@ from pytest_cudafork.capture.interface.backend import (
 )
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
-from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
@@ -95,7 +93,7 @@ class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
     def __init__(self, mode: CaptureMode, pool: Pool) -> None:
         self.pool = pool
         self._mode = mode
-        self._scope = capturing(mode, mode.refusals)
+        self._scope = capturing(mode)
         self._watch: Watch | None = None
 
     def __enter__(self) -> OpenCapture:
@@ -107,16 +105,16 @@ class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
             self._watch.begun(self, "software")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         """End, as an error of the code or of the capture where there is one."""
         self._mode.open_capture = None
         with self._watched_end(well=error is None):
-            self._end(kind, error, traceback)
+            self._scope.__exit__(kind, error, traceback)
+            first = self._mode.refusals.first
+            if first is None or isinstance(error, CaptureFailedError):
+                return
+            if error is None or isinstance(error, Exception):
+                raise CaptureFailedError(first) from error
 
     @contextlib.contextmanager
     def _watched_end(self, *, well: bool) -> Iterator[None]:
@@ -132,19 +130,6 @@ class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
             raise
         if not well:
             self._watch.failed(self)
-
-    def _end(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._scope.__exit__(kind, error, traceback)
-        first = self._mode.refusals.first
-        if first is None or isinstance(error, CaptureFailedError):
-            return
-        if error is None or isinstance(error, Exception):
-            raise CaptureFailedError(first) from error
 
     def abandon(self) -> None:
         """End without a verdict: nobody has ended it, and nobody wants what was captured."""
@@ -213,7 +198,7 @@ class SoftwareBackend(GraphBackend):
         """
         pool = Pool() if pool is None else pool
         recorder = Recorder(pool)
-        mode = CaptureMode(recorder, self._shapes, pool, Refusals())
+        mode = CaptureMode(recorder, self._shapes, pool)
         mode.others_may_work = others_may_work
         for each in self._host_scalars:
             mode.note_host(each)

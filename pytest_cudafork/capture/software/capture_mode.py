@@ -33,7 +33,7 @@ from pytest_cudafork.capture.software.shapes import (
     Shapes,
     Spec,
     map_tensors,
-    signature,
+    signature_of,
 )
 from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
 from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
@@ -48,19 +48,13 @@ _COPIED = {"aten::copy_": (1, 1), "aten::where": (1, 2)}
 class CaptureMode(RecordingMode):
     """Records and does not run."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        shapes: Shapes,
-        pool: Pool,
-        refusals: Refusals,
-    ) -> None:
+    def __init__(self, recorder: Recorder, shapes: Shapes, pool: Pool) -> None:
         super().__init__(recorder)
         self.tape = Tape()
         self.under_way = UnderWay()
         self._shapes = shapes
         self._pool = pool
-        self.refusals = refusals
+        self.refusals = Refusals()
         self.open_capture: Any = None  # what ends it, while it is in force
         self.others_may_work = False  # other threads, as a capture "thread_local" of CUDA lets them
         self._by_kind: dict[Kind, Callable[..., Any]] = {
@@ -98,9 +92,7 @@ class CaptureMode(RecordingMode):
             return special(op, traits, args, kwargs)
         found: list[Tensor] = []
         try:
-            key = signature(args, found)
-            if kwargs:
-                key = (key, tuple(kwargs), signature(kwargs.values(), found))
+            key = signature_of(args, kwargs, found)
         except RuntimeError:  # a sparse tensor has no strides
             self._refuse_layout(traits, str(found[-1].layout))
         for each in found:
@@ -218,7 +210,7 @@ class CaptureMode(RecordingMode):
 
     def _empty(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         found: list[Tensor] = []
-        key = (signature(args, found), tuple(kwargs), signature(kwargs.values(), found))
+        key = signature_of(args, kwargs, found)
         device = kwargs.get("device") or (found[0].device if found else torch.device("cpu"))
         if device.type != "cpu":
             return op(*args, **kwargs)
@@ -241,13 +233,11 @@ class CaptureMode(RecordingMode):
 
     def _scalar(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         if kwargs.get("device") is not None:  # it is filled there
-            key = (signature(args, []), tuple(kwargs), signature(kwargs.values(), []))
-            return self._work(op, traits, args, kwargs, key, [])
+            return self._work(op, traits, args, kwargs, signature_of(args, kwargs, []), [])
         return self.note_host(op(*args, **kwargs))
 
     def _sync(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
-        found: list[Tensor] = []
-        signature(args, found)
+        found = tensors_in(args)
         if len(self._host(found)) == len(found) or found[0].is_meta:
             return op(*args, **kwargs)
         short = traits.name.split("::", 1)[1]

@@ -30,13 +30,13 @@ Launch = Callable[..., None]  # what the interpreter does for one launch
 
 
 @contextlib.contextmanager
-def captured(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
+def captured(mode: CaptureMode) -> Iterator[None]:
     """Record launches instead of running them, in this thread."""
     interpreter = sys.modules.get(_INTERPRETER)
     if interpreter is None:
         yield
         if _INTERPRETER in sys.modules:
-            refusals.refuse(
+            mode.refusals.refuse(
                 "a Triton kernel was defined within the capture, so its launches ran at once",
                 "the first kernel of a process loads Triton's interpreter",
                 "import the module that defines the kernel before the capture",
@@ -49,7 +49,7 @@ def captured(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
         places, named = mode.places(args), mode.places(kwargs)
         mode.tape.add(lambda: original(plain, *resolve(places), **resolve(named)), node)
 
-    with _launches(interpreter.GridExecutor, mode, record), _tuning_refused(refusals):
+    with _launches(interpreter.GridExecutor, mode, record), _tuning_refused(mode.refusals):
         yield
 
 

@@ -9,7 +9,6 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, no_collections
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software import launches, streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.host_calls import HostCalls
@@ -24,9 +23,10 @@ __tracebackhide__ = of_refusals
 
 
 @contextlib.contextmanager
-def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
+def capturing(mode: CaptureMode) -> Iterator[None]:
     """Capture in this thread."""
     _refuse_a_second()
+    refusals = mode.refusals
     generator = torch.default_generator
     before = generator.get_state()
     places = known_places()
@@ -41,7 +41,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
         undo.enter_context(streams.refused(refusals))
         undo.enter_context(mode.under_way.watched())
         undo.enter_context(OtherThreads(refusals, allowed=mode.others_may_work).watched())
-        undo.enter_context(launches.captured(mode, refusals))
+        undo.enter_context(launches.captured(mode))
         undo.enter_context(mode)
         undo.enter_context(streams.followed(mode))
         yield

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.backend import extent
 from pytest_cudafork.capture.operators.collectives import is_collective
-from pytest_cudafork.capture.operators.traits import Traits
+from pytest_cudafork.capture.operators.traits import Traits, tensors_in
 from pytest_cudafork.compat.torch_graphs import finished_work
 
 _SMALL = 1 << 16  # elements of all arguments
@@ -37,7 +38,6 @@ class Spec(NamedTuple):
     stride: tuple[int, ...]
     dtype: Any
     nbytes: int  # of the storage
-    numel: int
 
 
 class Specs(NamedTuple):
@@ -63,6 +63,12 @@ def signature(args: Any, found: list[Tensor]) -> tuple[Any, ...]:
     return tuple(key)
 
 
+def signature_of(args: Any, kwargs: dict[str, Any], found: list[Tensor]) -> tuple[Any, ...]:
+    """What the results of a call depend on; the tensors are added to ``found``."""
+    key = signature(args, found)
+    return (key, tuple(kwargs), signature(kwargs.values(), found)) if kwargs else key
+
+
 def map_tensors(change: Callable[[Tensor], Any], tree: Any) -> Any:
     """A copy of nested lists and tuples with each tensor changed."""
     if isinstance(tree, Tensor):
@@ -77,9 +83,8 @@ def spec_of(tensor: Tensor) -> Spec:
     if tensor.layout != torch.strided:
         raise NotDenseError(str(tensor.layout))
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    numel = tensor.numel()
-    last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if numel else 0
-    return Spec(shape, stride, tensor.dtype, last * tensor.element_size(), numel)
+    nbytes = extent(shape, stride) * tensor.element_size()
+    return Spec(shape, stride, tensor.dtype, nbytes)
 
 
 class NotDenseError(TypeError):
@@ -118,9 +123,7 @@ class Shapes:
         if (aten and _small(args)) or any(written.out for written in traits.written):
             return
         found: list[Tensor] = []
-        key: tuple[Any, ...] = signature(args, found)
-        if kwargs:
-            key = (key, tuple(kwargs), signature(kwargs.values(), found))
+        key = signature_of(args, kwargs, found)
         with contextlib.suppress(NotDenseError, TypeError):  # another layout; not to be hashed
             self._known.setdefault(_with_modes(op, key), Specs(map_tensors(spec_of, results), ()))
 
@@ -175,9 +178,7 @@ def _with_modes(op: Any, key: Any) -> tuple[Any, ...]:
 
 
 def _small(args: Any) -> bool:
-    found: list[Tensor] = []
-    signature(args, found)
-    return bool(sum(each.numel() for each in found) <= _SMALL)
+    return bool(sum(each.numel() for each in tensors_in(args)) <= _SMALL)
 
 
 @contextlib.contextmanager

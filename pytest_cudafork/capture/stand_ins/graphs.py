@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -116,12 +115,7 @@ class CUDAGraph:
         """End: the graph can be replayed."""
         self._end(None, None, None)
 
-    def _end(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def _end(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         begun, self._open = self._open, None
         if begun is None:
             raise RuntimeError("capture_end() was called without a capture_begin() before it")
@@ -228,14 +222,9 @@ class graph:  # as torch writes it
             self._entered.__exit__()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         try:
-            self.cuda_graph._end(kind, error, traceback)
+            self.cuda_graph._end(*raised)
         finally:
             self._entered.__exit__()
 
