@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 
 from pytest_cudafork.capture.interface.backend import GraphBackend
+from pytest_cudafork.capture.interface.meanwhile import variable_set
 from pytest_cudafork.capture.interface.seen import suspended
 from pytest_cudafork.capture.interface.weak_tensors import swaps_let_pass
 from pytest_cudafork.errors import GraphUsageError
@@ -24,15 +25,9 @@ _PREFERRED: ContextVar[str] = ContextVar("cudafork_graph_backend", default=AUTO)
 _CAPTURING: ContextVar[str] = ContextVar("cudafork_graph_capturing", default="")
 
 
-@contextlib.contextmanager
-def preferring(name: str) -> Iterator[None]:
+def preferring(name: str) -> contextlib.AbstractContextManager[None]:
     """Let "auto" mean this backend meanwhile, for the length of a test."""
-    before = _PREFERRED.get()
-    _PREFERRED.set(name)
-    try:
-        yield
-    finally:
-        _PREFERRED.set(before)  # a fixture may end in another context than it began in
+    return variable_set(_PREFERRED, name)
 
 
 @contextlib.contextmanager
@@ -49,12 +44,9 @@ def checking(what: str, backend: GraphBackend) -> Iterator[None]:
             f"{what} was called while {outer} captures: a graph cannot be captured within another; "
             "call it before or after, not from the function that is captured"
         )
-    token = _CAPTURING.set(what)
-    try:
-        with suspended(), backend.beside_graphs(), swaps_let_pass():
-            yield
-    finally:
-        _CAPTURING.reset(token)
+    capturing = variable_set(_CAPTURING, what)
+    with capturing, suspended(), backend.beside_graphs(), swaps_let_pass():
+        yield
 
 
 def why_no_gpu() -> str | None:

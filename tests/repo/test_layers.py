@@ -24,6 +24,7 @@ WITHOUT_TORCH = (
     "capture.interface.check_names",
     "capture.interface.hidden_frames",
     "capture.interface.lines",
+    "capture.interface.meanwhile",
     "capture.interface.progress",
     "capture.interface.seen",
     "capture.interface.weak_tensors",

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
+
+from pytest_cudafork.capture.interface.meanwhile import variable_set
 
 _SHOW: ContextVar[Callable[[str], None] | None] = ContextVar("cudafork_progress", default=None)
 
 
-@contextlib.contextmanager
-def shown_by(show: Callable[[str], None]) -> Iterator[None]:
+def shown_by(show: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
     """Have what checks are at shown by a function, for the length of a ``with``."""
-    before = _SHOW.get()
-    _SHOW.set(show)
-    try:
-        yield
-    finally:
-        _SHOW.set(before)  # it may end in another context than it began in
+    return variable_set(_SHOW, show)
 
 
 def now_at(what: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
+from pytest_cudafork.capture.interface.meanwhile import variable_set
 
 __tracebackhide__ = of_refusals
 
@@ -135,14 +136,9 @@ class Watch:
         self._known: weakref.WeakKeyDictionary[Any, SeenCapture] = weakref.WeakKeyDictionary()
         self._suspended = 0
 
-    @contextlib.contextmanager
-    def in_force(self) -> Iterator[None]:
+    def in_force(self) -> contextlib.AbstractContextManager[None]:
         """Hear of what this thread captures and replays, for the length of a ``with``."""
-        token = _IN_FORCE.set(self)
-        try:
-            yield
-        finally:
-            _IN_FORCE.reset(token)
+        return variable_set(_IN_FORCE, self)
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
@@ -245,14 +241,9 @@ class Watch:
                 each.on_host_copy(tensor)
 
 
-@contextlib.contextmanager
-def inputs_renewed_at(addresses: Iterable[int]) -> Iterator[None]:
+def inputs_renewed_at(addresses: Iterable[int]) -> contextlib.AbstractContextManager[None]:
     """Say of captures that begin meanwhile where inputs lie that are renewed before each replay."""
-    token = _RENEWED.set(frozenset(addresses))
-    try:
-        yield
-    finally:
-        _RENEWED.reset(token)
+    return variable_set(_RENEWED, frozenset(addresses))
 
 
 def watch_in_force() -> Watch | None:
@@ -260,12 +251,7 @@ def watch_in_force() -> Watch | None:
     return _IN_FORCE.get()
 
 
-@contextlib.contextmanager
-def suspended() -> Iterator[None]:
+def suspended() -> contextlib.AbstractContextManager[None]:
     """Let nobody hear of what a check of this plugin captures, for the length of a ``with``."""
     watch = _IN_FORCE.get()
-    if watch is None:
-        yield
-        return
-    with watch.suspended():
-        yield
+    return contextlib.nullcontext() if watch is None else watch.suspended()

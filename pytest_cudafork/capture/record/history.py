@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, line_in_thread
+from pytest_cudafork.capture.interface.meanwhile import attribute_set
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
 from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
@@ -79,23 +80,13 @@ class History:
         self._everything = everything
         self._thread = threading.get_ident()
 
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
+    def pause(self) -> contextlib.AbstractContextManager[None]:
         """Take no notice of operators, for the length of a ``with``."""
-        before, self.paused = self.paused, True
-        try:
-            yield
-        finally:
-            self.paused = before
+        return attribute_set(self, "paused", True)
 
-    @contextlib.contextmanager
-    def outside_of_capture(self) -> Iterator[None]:
+    def outside_of_capture(self) -> contextlib.AbstractContextManager[None]:
         """For the length of a ``with`` operators are no part of the graph that is captured."""
-        uses, self.uses = self.uses, None
-        try:
-            yield
-        finally:
-            self.uses = uses
+        return attribute_set(self, "uses", None)
 
     def forget(self) -> None:
         """Know only what memory there is: all of it may have been changed, and nobody saw how."""

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.meanwhile import attribute_set
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder, RecordingMode
@@ -63,7 +64,7 @@ def noted(mode: EagerMode) -> Iterator[None]:
 
     def run(original: Launch, plain: Any, node: int, args: Any, kwargs: dict[str, Any]) -> None:
         del node
-        with _paused(mode):
+        with attribute_set(mode, "paused", True):
             original(plain, *args, **kwargs)
 
     with _launches(interpreter.GridExecutor, mode, run):
@@ -108,26 +109,14 @@ def _grid(
     user_grid = executor.grid
 
     def ask(arguments: Any) -> tuple[int, ...]:
-        mode.paused = False
-        try:
+        with attribute_set(mode, "paused", False):
             asked.append(tuple(user_grid(arguments)))
-        finally:
-            mode.paused = True
         return (0, 1, 1)  # no program runs
 
     executor.grid = ask
-    with _paused(mode):
+    with attribute_set(mode, "paused", True):
         original(executor, *args, **kwargs)
     return asked[0]
-
-
-@contextlib.contextmanager
-def _paused(mode: RecordingMode) -> Iterator[None]:
-    before, mode.paused = mode.paused, True
-    try:
-        yield
-    finally:
-        mode.paused = before
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.meanwhile import attribute_set
 from pytest_cudafork.capture.software.own_thread import replace_here
 from pytest_cudafork.observe.base.undo import UndoStack
 
@@ -102,15 +103,9 @@ class UnderWay:
             yield
 
     def _assign(self, original: Any, tensor: Tensor, key: Any, value: Any) -> None:
-        before, self.assigns_number = self.assigns_number, not isinstance(value, Tensor)
-        try:
+        with attribute_set(self, "assigns_number", not isinstance(value, Tensor)):
             original(tensor, key, value)
-        finally:
-            self.assigns_number = before
 
     def _check(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        before, self.checks = self.checks, True
-        try:
+        with attribute_set(self, "checks", True):
             return original(*args, **kwargs)
-        finally:
-            self.checks = before

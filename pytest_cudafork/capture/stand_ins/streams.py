@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.meanwhile import variable_set
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.stand_ins.forks import Forks
 from pytest_cudafork.compat.torch_graphs import active_modes
@@ -70,14 +71,10 @@ class Stream:
         now, refusals = current_stream(), mode.refusals
         origin = Stream() if now == default_stream() else now
         forks = Forks(origin, lambda: mode.recorder.nodes, refusals)
-        with stream(origin):
-            token = _FORKS.set(forks)
-            try:
-                yield
-                if refusals.first is None:
-                    refusals.first = forks.at_end()
-            finally:
-                _FORKS.reset(token)
+        with stream(origin), variable_set(_FORKS, forks):
+            yield
+            if refusals.first is None:
+                refusals.first = forks.at_end()
 
     def __enter__(self) -> Stream:
         self._entered.append(stream(self))
