@@ -5,13 +5,11 @@ What a descriptor means is not known here: the factory is asked again, and its s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 
 from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.pair.evidence import Evidence
+from pytest_cudafork.capture.replay.factory import fields_of
 from pytest_cudafork.capture.replay.observed import filling
 from pytest_cudafork.capture.state.aliasing import Allowed, shared_objects
 from pytest_cudafork.capture.state.compare import number, short
@@ -63,7 +61,9 @@ class _Contents:
 
     def _against_descriptor(self) -> None:
         """Compare whole numbers of the state with those of the same name of the descriptor."""
-        for name, wanted in _numbers(self._passes.factory.desc):
+        for name, wanted in fields_of(self._passes.factory.desc).items():
+            if type(wanted) is not int:
+                continue
             for path, entry in self._passes.at_capture.entries.items():
                 depth = path.count(".") + path.count("[")
                 named = path.endswith((f".{name}", f"[{name!r}]"))
@@ -129,16 +129,6 @@ class _Contents:
 
     def _wrong(self, path: str, what: str) -> None:
         self._log.add("wrong-contents", what, path=path, why=_WHY, todo=_TODO)
-
-
-def _numbers(desc: Any) -> Iterator[tuple[str, int]]:
-    names = [*getattr(type(desc), "__dataclass_fields__", ()), *getattr(desc, "_fields", ())]
-    names += list(getattr(desc, "__struct_fields__", ()))
-    names += list(getattr(desc, "__dict__", ()))
-    for name in dict.fromkeys(names):
-        value = getattr(desc, name, None)
-        if type(value) is int:
-            yield name, value
 
 
 def _differs(captured: Entry, one: Entry, two: Entry) -> str:

@@ -15,8 +15,10 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from pytest_cudafork.capture.replay.stimulus import POSITIONAL, parameters_of
 from pytest_cudafork.capture.state.carried import closure_of
 from pytest_cudafork.capture.state.compare import short
+from pytest_cudafork.capture.state.state_tree import fields
 from pytest_cudafork.capture.state.written import refuse_lazy
 from pytest_cudafork.errors import GraphUsageError
 
@@ -90,9 +92,8 @@ class Factory:
 
 def _how_to_pass_warmup(create: Any) -> str:
     """Return "keyword", "position" or "" for not at all."""
-    try:
-        parameters = list(inspect.signature(create).parameters.values())
-    except (TypeError, ValueError):
+    parameters = parameters_of(create)
+    if parameters is None:
         return "keyword"
     names = {one.name: one for one in parameters}
     own = names.get("warmup")
@@ -100,9 +101,7 @@ def _how_to_pass_warmup(create: Any) -> str:
         return "position" if own.kind is own.POSITIONAL_ONLY else "keyword"
     if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return "keyword"
-    positional = [
-        one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
+    positional = [one for one in parameters if one.kind in POSITIONAL]
     needed = [one for one in positional if one.default is one.empty]
     if len(needed) > 2:
         raise GraphUsageError(
@@ -143,8 +142,7 @@ def check_mode(mode: str, desc: Any) -> None:
         GraphUsageError: a field of it says so.
 
     """
-    for name in _fields(desc):
-        value = getattr(desc, name, None)
+    for name, value in fields_of(desc).items():
         if not isinstance(value, enum.Enum) or not hasattr(type(value), "NONE"):
             continue
         if value.name in MODES and value.name != mode:
@@ -154,28 +152,19 @@ def check_mode(mode: str, desc: Any) -> None:
             )
 
 
-def _fields(desc: Any) -> list[str]:
-    names = [*getattr(type(desc), "__dataclass_fields__", ()), *getattr(desc, "_fields", ())]
-    return names + list(getattr(desc, "__dict__", ()))
+def fields_of(desc: Any) -> dict[str, Any]:
+    """Return the fields of a descriptor by name: its attributes, and those of a named tuple."""
+    named = {name: getattr(desc, name, None) for name in getattr(desc, "_fields", ())}
+    return {**named, **dict(fields(desc))}
 
 
 def _mode_argument(
     forward: Callable[..., Any], mode: str, desc: Any, modes: type[enum.Enum] | None
 ) -> tuple[Any, ...]:
     """Return the arguments of the forward: none, or the mode in its own words."""
-    try:
-        parameters = list(inspect.signature(forward).parameters.values())
-    except (TypeError, ValueError):
-        return ()
-    positional = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    takes = [one for one in parameters if one.kind in positional]
-    needed = [
-        one for one in takes if one.default is one.empty and one.kind is not one.VAR_POSITIONAL
-    ]
+    parameters = parameters_of(forward) or []
+    takes = [one for one in parameters if one.kind in (*POSITIONAL, one.VAR_POSITIONAL)]
+    needed = [one for one in takes if one.default is one.empty and one.kind in POSITIONAL]
     if len(needed) > 1:
         raise GraphUsageError(
             f"forward_fn needs {len(needed)} arguments ({', '.join(one.name for one in needed)}): "
@@ -207,7 +196,7 @@ def _mode_type(
         candidates.append(typing.get_type_hints(_function_of(forward)).get(parameter.name))
     except Exception:  # an annotation that cannot be evaluated here says nothing
         candidates.append(parameter.annotation)
-    candidates += [modes, *(type(getattr(desc, name, None)) for name in _fields(desc))]
+    candidates += [modes, *map(type, fields_of(desc).values())]
     for one in candidates:
         if isinstance(one, type) and issubclass(one, enum.Enum) and hasattr(one, "NONE"):
             return one

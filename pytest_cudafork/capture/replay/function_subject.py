@@ -14,7 +14,7 @@ from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.replay.capture_graph import capture_graph
 from pytest_cudafork.capture.replay.cleanup import on_another_stream
 from pytest_cudafork.capture.replay.kept import handed_over, inputs_behind, read_from_before
-from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
+from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, parameters_of
 from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.host_values import carried_values, what_changed
 from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages, weights_of
@@ -236,10 +236,10 @@ def _with(result: Any, written: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def _takes(fn: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any]) -> bool:
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):
+    parameters = parameters_of(fn)
+    if parameters is None:
         return True
+    signature = inspect.Signature(parameters)
     try:
         if isinstance(inputs, Mapping):
             signature.bind(**inputs)

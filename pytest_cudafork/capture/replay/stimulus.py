@@ -94,12 +94,20 @@ def check_callables(values: Sequence[Any], name: str) -> None:
 
 def takes_argument(fn: Any) -> bool:
     """Whether a callable has a parameter without a default, as one that wants the state."""
+    parameters = parameters_of(fn) or []
+    return any(one.default is one.empty and one.kind in POSITIONAL for one in parameters)
+
+
+POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+"""The kinds of parameters that take one argument by position."""
+
+
+def parameters_of(fn: Any) -> list[inspect.Parameter] | None:
+    """Return the parameters of a callable; None: they are not known, as of some in C."""
     try:
-        parameters = inspect.signature(fn).parameters.values()
+        return list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
-        return False
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(one.default is one.empty and one.kind in positional for one in parameters)
+        return None
 
 
 def other_floats(tensors: Mapping[str, torch.Tensor]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork import GraphUsageError  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
-from pytest_cudafork.capture.replay.factory import Factory, check_mode  # noqa: E402
+from pytest_cudafork.capture.replay.factory import Factory, check_mode, fields_of  # noqa: E402
 from tests.support.capture import Desc, Mode, iter_nothing  # noqa: E402
 
 X = torch.ones(4)
@@ -153,6 +153,35 @@ def test_a_descriptor_for_another_mode_is_refused() -> None:
     check_mode("FULL", 4)
     with pytest.raises(GraphUsageError, match=r"desc\.cg_mode is PIECEWISE, and mode is 'FULL'"):
         check_mode("FULL", Desc(4, Mode.PIECEWISE))
+
+
+class Slotted:
+    """A descriptor without a dictionary."""
+
+    __slots__ = ("cg_mode", "size")
+
+    def __init__(self, size: int, cg_mode: Mode) -> None:
+        self.size, self.cg_mode = size, cg_mode
+
+
+def _struct() -> Any:
+    msgspec = pytest.importorskip("msgspec")
+    return msgspec.defstruct("Struct", [("size", int), ("cg_mode", Mode)])
+
+
+class Named(NamedTuple):
+    """One that is a tuple."""
+
+    size: int
+    cg_mode: Mode
+
+
+@pytest.mark.parametrize("kind", [lambda: Slotted, _struct, lambda: Named])
+def test_a_descriptor_of_any_kind_of_class_is_refused(kind: Callable[[], Any]) -> None:
+    desc = kind()(4, Mode.PIECEWISE)
+    assert fields_of(desc) == {"size": 4, "cg_mode": Mode.PIECEWISE}
+    with pytest.raises(GraphUsageError, match=r"desc\.cg_mode is PIECEWISE, and mode is 'FULL'"):
+        check_mode("FULL", desc)
 
 
 def test_a_forward_gets_the_mode_where_it_asks_for_one() -> None:
