@@ -11,6 +11,7 @@ import pytest
 from pytest_cudafork import plugin
 from pytest_cudafork.capture.interface.check_names import CARRIED
 from pytest_cudafork.capture.story import remarks, verdicts
+from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.report import terminal as terminal_section
 from pytest_cudafork.report import trace
@@ -151,7 +152,7 @@ def test_a_report_carries_verdicts_and_for_a_trace_its_process(
     verdicts.take_verdicts()
     empty = made_report(SimpleNamespace(user_properties=[]))
     assert vars(empty) == {"user_properties": []}
-    verdicts.note_verdict("the pair", "software", checks=[], not_checked={}, notes=[], findings=[])
+    verdicts.note_verdict("the pair", "software", CheckLog())
     report = made_report(SimpleNamespace(user_properties=[]), trace="/p/t.json")
     assert [each["title"] for each in getattr(report, CARRIED)] == ["the pair"]
     assert getattr(report, trace.CARRIED) == {"pid": os.getpid(), "ppid": os.getppid(), "gpus": ""}

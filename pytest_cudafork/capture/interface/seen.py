@@ -246,6 +246,24 @@ def inputs_renewed_at(addresses: Iterable[int]) -> contextlib.AbstractContextMan
     return variable_set(_RENEWED, frozenset(addresses))
 
 
+def replay_seen(graph: Any, run: Callable[[], None], seen_by: Watch | None) -> None:
+    """Run a graph by *run*, and tell the watch over this thread, else the one that saw it made."""
+    watch = _IN_FORCE.get()
+    if watch is not None:
+        watch.replay(graph, run)
+        return
+    if seen_by is not None:
+        seen_by.replayed_elsewhere(graph)
+    run()
+
+
+def reset_seen(graph: Any) -> None:
+    """Tell the watch over this thread that a graph is let go of."""
+    watch = _IN_FORCE.get()
+    if watch is not None:
+        watch.reset(graph)
+
+
 def watch_in_force() -> Watch | None:
     """Return the watch over this thread; None: nobody listens."""
     return _IN_FORCE.get()

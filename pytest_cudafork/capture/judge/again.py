@@ -17,6 +17,7 @@ from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.values import Computed, Operation, Place, Read, Write
+from pytest_cudafork.capture.state.compare import Tolerance, elements_wrong, number
 
 _CPU = torch.device("cpu")
 _MOST = 256 << 20
@@ -200,7 +201,7 @@ def difference(memory: Memory, write: Write, parts: Iterable[Part], again: Again
             if bool(differs.any()):
                 at = int(differs.reshape(-1).to(torch.uint8).argmax())
                 was, now = held.reshape(-1)[at].item(), new.reshape(-1)[at].item()
-                return f"element {at} is {_number(was)} and would be {_number(now)}"
+                return f"element {at} is {number(was)} and would be {number(now)}"
     return ""
 
 
@@ -237,13 +238,5 @@ def as_bytes(part: Part) -> Part:
 
 
 def _differs(held: Tensor, new: Tensor) -> Tensor:
-    if held.dtype.itemsize == 1 and held.is_floating_point():
-        held, new = held.float(), new.float()
-    if not held.is_floating_point() and not held.is_complex():
-        return held != new
-    tolerance = 1e-5 if held.dtype.itemsize >= 4 else 2e-2
-    return ~torch.isclose(held, new, rtol=tolerance, atol=tolerance * 1e-2, equal_nan=True)
-
-
-def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    near = 1e-5 if held.dtype.itemsize >= 4 else 2e-2
+    return elements_wrong(new, held, Tolerance(near, near * 1e-2))

@@ -1,8 +1,8 @@
-"""The table of operators: what torch's schemas do not say, one row for each operator.
+"""The table of operators: what torch's schemas do not say of them.
 
 Both backends go by it (through ``traits``), and so does the explanation of a capture that failed on
-a GPU. To teach a capture about one more operator of torch, add a row to ``RULES``. Rows bear the
-name without namespace and overload; operators of other libraries have none.
+a GPU. To teach a capture about one more operator of torch, add its name to ``RULES``, without
+namespace and overload; operators of other libraries have no rules.
 """
 
 from __future__ import annotations
@@ -88,20 +88,14 @@ def _mask_written(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tenso
     return accumulate or len(indices) > 1 or value.numel() != 1 or not on_host(value)
 
 
-def _deviations_on_device(
-    args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]
-) -> bool:
-    """Whether the deviations of random numbers are looked at: none may be below zero."""
-    given = kwargs.get("std", args[1] if len(args) > 1 else None)
-    return isinstance(given, Tensor) and not on_host(given)
+def _on_device(name: str, position: int) -> OnValues:
+    """Return whether an argument is a tensor whose value the host does not know."""
 
+    def asks(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]) -> bool:
+        given = kwargs.get(name, args[position] if position < len(args) else None)
+        return isinstance(given, Tensor) and not on_host(given)
 
-def _filled_from_device(
-    args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]
-) -> bool:
-    """Whether the value that fills is a tensor of the device, whose number is asked for."""
-    given = kwargs.get("value", args[-1])
-    return isinstance(given, Tensor) and not on_host(given)
+    return asks
 
 
 def _sorted_to_be_found(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
@@ -142,13 +136,10 @@ def _not_one_square_matrix(args: Any, kwargs: Mapping[str, Any], on_host: Any) -
     return bool(args[0].numel()) and (len(shape) > 2 or shape[-1] != shape[-2])
 
 
-_FILLED_FROM_DEVICE = Rule(on_values=_filled_from_device, waits=True)
-_NOT_EMPTY = Rule(on_values=_not_empty, waits=True)
-_OVERWRITES = Rule(overwrites=True)
-_VIEW = Rule(Kind.VIEW)
-_RESIZE = Rule(Kind.RESIZE)
-_STATISTICS = Rule(statistics=True)
-_MASK_WRITTEN = Rule(on_values=_mask_written)
+def _waits(on_values: OnValues) -> Rule:
+    """Return the rule of operators whose kernels for CUDA wait for values within."""
+    return Rule(on_values=on_values, waits=True)
+
 
 RULES: Mapping[str, Rule] = {
     # Their result is needed on the host.
@@ -159,99 +150,82 @@ RULES: Mapping[str, Rule] = {
     "item": Rule(written_as="`.item()`"),
     "is_nonzero": Rule(Kind.SYNC, written_as="`if tensor:`"),
     "equal": Rule(Kind.SYNC, written_as="`torch.equal()`"),
-    "allclose": Rule(Kind.SYNC),
-    "_linalg_check_errors": Rule(Kind.SYNC),
+    **dict.fromkeys(("allclose", "_linalg_check_errors"), Rule(Kind.SYNC)),
     # The shape of their result depends on values.
     "nonzero": Rule(
         on_values=always, written_as="`nonzero()`, `tensor[mask]` or one-argument `where()`"
     ),
-    "nonzero_numpy": Rule(on_values=always),
     "masked_select": Rule(on_values=always, written_as="`masked_select()`"),
-    "unique_consecutive": Rule(on_values=always),
-    "unique_dim": Rule(on_values=always),
-    "_unique": Rule(on_values=always),
     "_unique2": Rule(on_values=always, written_as="`unique()`"),
     "bincount": Rule(on_values=always, written_as="`bincount()`"),
+    **dict.fromkeys(
+        ("nonzero_numpy", "unique_consecutive", "unique_dim", "_unique"), Rule(on_values=always)
+    ),
     "repeat_interleave": Rule(
         on_values=_without_output_size,
         written_as="`repeat_interleave()` without `output_size`",
     ),
     "index": Rule(on_values=_mask_read),
-    "index_put": _MASK_WRITTEN,
-    "index_put_": _MASK_WRITTEN,
-    "_index_put_impl_": _MASK_WRITTEN,
+    **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), Rule(on_values=_mask_written)),
     # Their kernels for CUDA wait for values within, or take them from the host.
-    "linspace": Rule(on_values=_ends_on_device, waits=True),
-    "logspace": Rule(on_values=_ends_on_device, waits=True),
-    "histc": Rule(on_values=_without_range, waits=True),
-    "normal": Rule(on_values=_deviations_on_device, waits=True),
-    "normal_functional": Rule(on_values=_deviations_on_device, waits=True),
-    "index_fill": _FILLED_FROM_DEVICE,
-    "index_fill_": _FILLED_FROM_DEVICE,
-    "masked_fill": _FILLED_FROM_DEVICE,
-    "masked_fill_": _FILLED_FROM_DEVICE,
-    "isin": Rule(on_values=_sorted_to_be_found, waits=True),
-    "searchsorted": Rule(on_values=_with_a_sorter, waits=True),
-    "segment_reduce": Rule(on_values=_with_checked_lengths, waits=True),
-    "mode": Rule(on_values=_of_long_rows, waits=True),
-    "matrix_exp": _NOT_EMPTY,
-    "linalg_matrix_exp": _NOT_EMPTY,
-    "cholesky": _NOT_EMPTY,
-    "cholesky_inverse": Rule(on_values=_of_a_batch, waits=True),
-    "cholesky_solve": Rule(on_values=_of_a_batch, waits=True),
-    "_cholesky_solve_helper": Rule(on_values=_of_a_batch, waits=True),
-    "linalg_ldl_factor_ex": _NOT_EMPTY,
-    "linalg_ldl_solve": _NOT_EMPTY,
-    "linalg_lu": Rule(on_values=_not_one_square_matrix, waits=True),
-    "linalg_lu_factor_ex": Rule(on_values=_not_one_square_matrix, waits=True),
-    "_lu_with_info": Rule(on_values=_not_one_square_matrix, waits=True),
-    "linalg_eig": Rule(on_values=always, waits=True),
-    "linalg_eigvals": _NOT_EMPTY,
-    "_linalg_eigvals": _NOT_EMPTY,
-    "_linalg_eigh": _NOT_EMPTY,
-    "_linalg_svd": _NOT_EMPTY,
-    "linalg_pinv": _NOT_EMPTY,
-    "_pack_padded_sequence": Rule(on_values=always, waits=True),
+    **dict.fromkeys(("linspace", "logspace"), _waits(_ends_on_device)),
+    "histc": _waits(_without_range),
+    # None of the deviations may be below zero.
+    **dict.fromkeys(("normal", "normal_functional"), _waits(_on_device("std", 1))),
+    # The number that fills is asked for.
+    **dict.fromkeys(("index_fill", "index_fill_"), _waits(_on_device("value", 3))),
+    **dict.fromkeys(("masked_fill", "masked_fill_"), _waits(_on_device("value", 2))),
+    "isin": _waits(_sorted_to_be_found),
+    "searchsorted": _waits(_with_a_sorter),
+    "segment_reduce": _waits(_with_checked_lengths),
+    "mode": _waits(_of_long_rows),
+    **dict.fromkeys(
+        (
+            "matrix_exp", "linalg_matrix_exp", "cholesky", "linalg_ldl_factor_ex",
+            "linalg_ldl_solve", "linalg_eigvals", "_linalg_eigvals", "_linalg_eigh",
+            "_linalg_svd", "linalg_pinv",
+        ),
+        _waits(_not_empty),
+    ),
+    **dict.fromkeys(
+        ("cholesky_inverse", "cholesky_solve", "_cholesky_solve_helper"), _waits(_of_a_batch)
+    ),
+    **dict.fromkeys(
+        ("linalg_lu", "linalg_lu_factor_ex", "_lu_with_info"), _waits(_not_one_square_matrix)
+    ),
+    **dict.fromkeys(("linalg_eig", "_pack_padded_sequence"), _waits(always)),
     # Data of the host.
-    "lift_fresh": Rule(Kind.LIFT),
-    "lift_fresh_copy": Rule(Kind.LIFT),
+    **dict.fromkeys(("lift_fresh", "lift_fresh_copy"), Rule(Kind.LIFT)),
     "scalar_tensor": Rule(Kind.SCALAR),
     "_to_copy": Rule(
         written_as="a copy to or from unpinned host memory (`.cpu()`, `.to()`, `torch.tensor(...)`)"
     ),
     # What they write in place they do not read.
     "copy_": Rule(overwrites=True, written_as="a copy to or from unpinned host memory"),
-    "fill_": _OVERWRITES,
-    "zero_": _OVERWRITES,
-    "uniform_": _OVERWRITES,
-    "normal_": _OVERWRITES,
-    "random_": _OVERWRITES,
-    "bernoulli_": _OVERWRITES,
-    "exponential_": _OVERWRITES,
-    "geometric_": _OVERWRITES,
-    "cauchy_": _OVERWRITES,
-    "log_normal_": _OVERWRITES,
-    "_foreach_zero_": _OVERWRITES,
-    "_foreach_copy_": _OVERWRITES,
+    **dict.fromkeys(
+        (
+            "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_",
+            "geometric_", "cauchy_", "log_normal_", "_foreach_zero_", "_foreach_copy_",
+        ),
+        Rule(overwrites=True),
+    ),
     # Their memory is that of their argument although the schema says nothing of it.
-    "_unsafe_view": _VIEW,
-    "_reshape_alias": _VIEW,
-    "lift": _VIEW,
-    "set_": _VIEW,
-    "set_data": _VIEW,
+    **dict.fromkeys(
+        ("_unsafe_view", "_reshape_alias", "lift", "set_", "set_data"), Rule(Kind.VIEW)
+    ),
     # They change the size of a storage.
-    "resize": _RESIZE,
-    "resize_": _RESIZE,
-    "resize_as": _RESIZE,
-    "resize_as_": _RESIZE,
+    **dict.fromkeys(("resize", "resize_", "resize_as", "resize_as_"), Rule(Kind.RESIZE)),
     # The schema has no result; it looks at the contents of its argument on the device.
     "_assert_async": Rule(Kind.WORK),
     # They write the running statistics in training although the schema says nothing of it.
-    "native_batch_norm": _STATISTICS,
-    "cudnn_batch_norm": _STATISTICS,
-    "miopen_batch_norm": _STATISTICS,
-    "batch_norm_update_stats": _STATISTICS,
-}
+    **dict.fromkeys(
+        (
+            "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
+            "batch_norm_update_stats",
+        ),
+        Rule(statistics=True),
+    ),
+}  # fmt: skip
 
 NO_RULE = Rule()
 """Of an operator that has no row: the schema says all."""

@@ -31,26 +31,11 @@ def raise_what_was_found(
 
     """
     __tracebackhide__ = True
-    note_verdict(
-        title,
-        backend.name,
-        checks=log.ran,
-        not_checked=log.skipped,
-        notes=log.notes,
-        findings=log.findings,
-        nodes=nodes,
-    )
+    note_verdict(title, backend.name, log, nodes)
     if not log.findings:
         remark(log.notes, log.skipped)
         return
-    judged = any(one.check != "not-judged" for one in log.findings)
-    text = failure_text(
-        title if judged else "no verdict, the code cannot be judged here",
-        log.findings,
-        backend=backend.name,
-        not_checked=log.skipped,
-        notes=log.notes,
-        differs=backend.differences() if judged else "",
-    )
-    kind = error if judged else GraphNotJudgedError
-    raise kind(text, tuple(log.findings)) from log.cause
+    title = title if log.judged else "no verdict, the code cannot be judged here"
+    differs = backend.differences() if log.judged else ""
+    kind = error if log.judged else GraphNotJudgedError
+    raise kind(failure_text(title, log, backend.name, differs), tuple(log.findings)) from log.cause

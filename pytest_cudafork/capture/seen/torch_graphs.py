@@ -17,7 +17,12 @@ import torch
 
 from pytest_cudafork.capture.cuda.nodes import work_in_progress
 from pytest_cudafork.capture.interface.backend import no_collections
-from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
+from pytest_cudafork.capture.interface.seen import (
+    Watch,
+    replay_seen,
+    reset_seen,
+    watch_in_force,
+)
 from pytest_cudafork.capture.seen.graph_trees import inputs_noted
 from pytest_cudafork.observe.base.after_import import Failed, Required, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -109,32 +114,16 @@ def hooks_on(kind: Any) -> Iterator[None]:
         seen_by[graph] = watch
         watch.captured(graph, graph, replay, graph.pool())
 
+    def replay_and_tell(graph: Any) -> None:
+        replay_seen(graph, lambda: replay(graph), seen_by.get(graph))
+
     def reset_and_tell(graph: Any) -> None:
-        watch = watch_in_force()
-        if watch is not None:
-            watch.reset(graph)
+        reset_seen(graph)
         reset(graph)
 
     with contextlib.ExitStack() as until_end, UndoStack() as undo:
         undo.set(kind, "capture_begin", capture_begin)
         undo.set(kind, "capture_end", capture_end)
-        undo.set(kind, "replay", _telling(replay, seen_by))
+        undo.set(kind, "replay", replay_and_tell)
         undo.set(kind, "reset", reset_and_tell)
         yield
-
-
-def _telling(
-    replay: Callable[[Any], None], seen_by: weakref.WeakKeyDictionary[Any, Watch]
-) -> Callable[[Any], None]:
-    """Return a replay that tells the watch of this thread, else the one that saw the capture."""
-
-    def replay_and_tell(graph: Any) -> None:
-        watch = watch_in_force()
-        if watch is not None:
-            watch.replay(graph, lambda: replay(graph))
-            return
-        if graph in seen_by:
-            seen_by[graph].replayed_elsewhere(graph)
-        replay(graph)
-
-    return replay_and_tell

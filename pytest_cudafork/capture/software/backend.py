@@ -21,7 +21,12 @@ from pytest_cudafork.capture.interface.backend import (
     Recording,
 )
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
+from pytest_cudafork.capture.interface.seen import (
+    Watch,
+    replay_seen,
+    reset_seen,
+    watch_in_force,
+)
 from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
@@ -58,13 +63,7 @@ class SoftwareCapture(Capture):
                     todo="capture it anew",
                 )
             )
-        watch = watch_in_force()
-        if watch is not None:
-            watch.replay(self, self._run)
-            return
-        if self.seen_by is not None:
-            self.seen_by.replayed_elsewhere(self)
-        self._run()
+        replay_seen(self, self._run, self.seen_by)
 
     def _run(self) -> None:
         assert self._tape is not None, "it was not reset"
@@ -73,9 +72,7 @@ class SoftwareCapture(Capture):
 
     def reset(self) -> None:
         """Let go of the work and the memory."""
-        watch = watch_in_force()
-        if watch is not None:
-            watch.reset(self)
+        reset_seen(self)
         if self._tape is not None:
             self._tape.clear()
         self._tape = self._pool = None

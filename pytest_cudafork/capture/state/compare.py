@@ -62,13 +62,11 @@ class Tolerance(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Where and how two values differ. ``unwritten`` elements still hold the poison."""
+    """Where and how two values differ."""
 
     path: str
     what: str
     only_nan: bool = False  # the replay has NaN where eager has numbers, and no other difference
-    first_row: int | None = None  # of the elements that differ
-    last_row: int | None = None
     host: bool = False  # a value of Python, not a tensor
 
 
@@ -125,7 +123,7 @@ def difference(
         )
     if not has_memory(expected) or not has_memory(got):
         expected, got = expected.to_dense(), got.to_dense()
-    wrong = _wrong(expected, got.to(expected.device), tolerance)
+    wrong = elements_wrong(expected, got.to(expected.device), tolerance)
     if not bool(wrong.any()):
         return None
     return _described(path, expected, got.to(expected.device), wrong, tolerance)
@@ -146,7 +144,8 @@ def _host_difference(path: str, expected: Any, got: Any, tol: Tolerance) -> Diff
     return Difference(path, words, host=True)
 
 
-def _wrong(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+def elements_wrong(expected: torch.Tensor, got: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+    """Return which elements of two tensors of one type are further apart than they may be."""
     rtol, atol = tolerance.of(expected.dtype)
     inexact = expected.is_floating_point() or expected.is_complex()
     if tolerance.bitwise and expected.is_floating_point():
@@ -175,7 +174,7 @@ def _described(
     gap = (got.to(wide) - expected.to(wide)).abs()
     gap = torch.where(wrong, torch.nan_to_num(gap, nan=math.inf, posinf=math.inf), -1.0)
     flat = int(gap.reshape(-1).argmax())
-    index = _unravel(flat, tuple(expected.shape))
+    index = [int(each) for each in torch.unravel_index(torch.tensor(flat), expected.shape)]
     a, b = expected.reshape(-1)[flat].item(), got.reshape(-1)[flat].item()
     size = float(gap.reshape(-1)[flat])
     where = f" at [{', '.join(map(str, index))}]" if index else ""
@@ -187,18 +186,7 @@ def _described(
         f"{greatest}{where}: eager {number(a)}, replay {number(b)}"
     )
     only_nan = bool(got.to(wide).isnan()[wrong].all())
-    rows = wrong.reshape(wrong.shape[0], -1).any(1).nonzero() if wrong.dim() else None
-    if rows is None:
-        return Difference(path, words, only_nan)
-    return Difference(path, words, only_nan, int(rows[0]), int(rows[-1]))
-
-
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    index = []
-    for size in reversed(shape):
-        index.append(flat % size)
-        flat //= size
-    return tuple(reversed(index))
+    return Difference(path, words, only_nan)
 
 
 def number(value: Any) -> str:

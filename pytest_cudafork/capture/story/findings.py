@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.check_names import CheckName
@@ -42,6 +41,11 @@ class CheckLog:
         if not finding.path or (finding.check, finding.path) not in known:
             self.findings.append(finding)
 
+    @property
+    def judged(self) -> bool:
+        """Whether something was found beside what the backend cannot run."""
+        return any(one.check != "not-judged" for one in self.findings)
+
     def did(self, *names: CheckName) -> None:
         """Note that checks ran."""
         self.ran.update(dict.fromkeys(names))
@@ -56,32 +60,34 @@ class CheckLog:
             self.notes.append(text)
 
 
-def failure_text(
-    title: str,
-    findings: Sequence[CaptureFinding],
-    *,
-    backend: str,
-    not_checked: Mapping[str, str],
-    notes: Iterable[str] = (),
-    differs: str = "",
-) -> str:
-    """Return the whole message of a failed check."""
-    count = len(findings)
+def failure_text(title: str, log: CheckLog, backend: str, differs: str = "") -> str:
+    """Return the whole message of a failed check.
+
+    Args:
+        title: What it begins with.
+        log: What was found.
+        backend: What captured the graph.
+        differs: In what its answer can differ from what a CUDA graph does; "": in nothing.
+
+    """
+    count = len(log.findings)
     lines = [f"{title}: {count} {'finding' if count == 1 else 'findings'} ({backend} graph)"]
     told: set[tuple[str, str]] = set()
-    for finding in findings:
+    for finding in log.findings:
         lines += ["", *finding_lines(finding, brief=(finding.why, finding.todo) in told)]
         told.add((finding.why, finding.todo))
-    extra = [*(f"note: {note}" for note in notes)]
-    extra += [f"not checked: {name}: {why}" for name, why in not_checked.items()]
+    extra = [f"note: {note}" for note in log.notes]
+    extra += [f"not checked: {name}: {why}" for name, why in log.skipped.items()]
     if differs:
         extra.append(
             f"this is the verdict of the {backend} graph; backend.differences() says where a CUDA "
             "graph can differ"
         )
+    if extra:
+        lines.append("")
     for text in extra:
-        lines += ["" if text is extra[0] else None, *wrapped(text, "", "  ")]  # type: ignore[list-item]
-    return "\n".join(line for line in lines if line is not None)
+        lines += wrapped(text, "", "  ")
+    return "\n".join(lines)
 
 
 def finding_lines(finding: CaptureFinding, *, brief: bool = False) -> list[str]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.story.until_report import UntilReport
+
+if TYPE_CHECKING:
+    from pytest_cudafork.capture.story.findings import CheckLog
 
 PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
 
@@ -94,23 +97,14 @@ _VERDICTS: UntilReport[CheckedCapture] = UntilReport("cudafork_verdicts")
 
 
 def note_verdict(
-    title: str,
-    backend: str,
-    *,
-    checks: Iterable[str],
-    not_checked: Mapping[str, str],
-    notes: Iterable[str],
-    findings: Iterable[CaptureFinding],
-    nodes: tuple[GraphNode, ...] | None = None,
+    title: str, backend: str, log: CheckLog, nodes: tuple[GraphNode, ...] | None = None
 ) -> None:
-    """Keep a verdict until the report of the test is made; the arguments are its attributes."""
-    found = tuple(findings)
-    judged = any(one.check != "not-judged" for one in found)
-    verdict = FAILED if judged else NOT_JUDGED if found else PASSED
-    made = CheckedCapture(
-        title, backend, verdict, tuple(checks), dict(not_checked), tuple(notes), found, nodes
+    """Keep a verdict until the report of the test is made; the log says what was found."""
+    verdict = PASSED if not log.findings else FAILED if log.judged else NOT_JUDGED
+    checks, notes, findings = tuple(log.ran), tuple(log.notes), tuple(log.findings)
+    _VERDICTS.add(
+        CheckedCapture(title, backend, verdict, checks, dict(log.skipped), notes, findings, nodes)
     )
-    _VERDICTS.add(made)
 
 
 def take_verdicts() -> list[dict[str, Any]]:

@@ -61,18 +61,18 @@ def test_a_failure_lists_findings_notes_and_what_was_not_checked() -> None:
         CaptureFinding("aliased-state", "one", "a", why="the same", todo="do"),
         CaptureFinding("aliased-state", "two", "b", why="the same", todo="do"),
     ]
-    text = failure_text(
-        "it fails",
-        found,
-        backend="software",
-        not_checked={"not-shared": "no inputs"},
-        notes=["a note"],
-        differs="in places",
-    )
+    log = CheckLog()
+    for each in found:
+        log.add_finding(each)
+    log.cannot("not-shared", "no inputs")
+    log.note("a note")
+    text = failure_text("it fails", log, "software", "in places")
     assert text.startswith("it fails: 2 findings (software graph)")
     assert text.count("what to do: do") == 1
     assert text.count("as above") == 1
     assert "note: a note\nnot checked: not-shared: no inputs\nthis is the verdict" in text
-    alone = failure_text("it fails", found[:1], backend="cuda", not_checked={})
+    one = CheckLog()
+    one.add_finding(found[0])
+    alone = failure_text("it fails", one, "cuda")
     assert alone.startswith("it fails: 1 finding (cuda graph)")
     assert "verdict" not in alone

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
+from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.capture.story.verdicts import CheckedCapture, note_verdict, take_verdicts
 
 WRONG = CaptureFinding("replay-differs", "outputs differ", "outputs[0]", "/p/a.py:3", "why", "do")
@@ -21,14 +22,12 @@ def test_a_verdict_is_taken_once_and_read_back_as_it_was(
     findings: list[CaptureFinding], verdict: str
 ) -> None:
     take_verdicts()
-    note_verdict(
-        "the pair",
-        "software",
-        checks=dict.fromkeys(["replay-differs", "no-op-replay"]),
-        not_checked={"not-shared": "no inputs"},
-        notes=["a note"],
-        findings=findings,
-    )
+    log = CheckLog()
+    log.did("replay-differs", "no-op-replay")
+    log.cannot("not-shared", "no inputs")
+    log.note("a note")
+    log.findings += findings
+    note_verdict("the pair", "software", log)
     (data,) = take_verdicts()
     assert take_verdicts() == []
     assert json.loads(json.dumps(data)) == data
@@ -43,7 +42,7 @@ def test_nodes_that_are_alike_and_follow_each_other_travel_as_one() -> None:
     add, mul = GraphNode("op", "aten.add", "/p/a.py:3"), GraphNode("op", "aten.mul")
     nodes = (add, add, mul, add)
     take_verdicts()
-    note_verdict("it", "software", checks=[], not_checked={}, notes=[], findings=[], nodes=nodes)
+    note_verdict("it", "software", CheckLog(), nodes)
     (data,) = take_verdicts()
     assert [each["times"] for each in data["nodes"]] == [2, 1, 1]
     assert data["nodes"][0] == {
