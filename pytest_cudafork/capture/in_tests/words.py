@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_cudafork.capture.interface.lines import shown
-from pytest_cudafork.capture.story.findings import source_of, wrapped
+from pytest_cudafork.capture.story.findings import reason_lines, source_of, wrapped
 
 SECTION = "captured graphs"
 _MOST_REASONS = 3
@@ -77,13 +77,7 @@ def finding_lines(found: Mapping[str, Any], *, brief: bool) -> list[str]:
     """Return the lines of one finding; ``brief`` leaves out why it matters and what to do."""
     text = wrapped(f"[{found['kind']}] {found['what']}", "", "    ")
     text += _places(found["lines"])
-    if brief:
-        return text
-    if found["why"]:
-        text += wrapped(str(found["why"]), "    ", "    ")
-    if found["todo"]:
-        text += wrapped(f"what to do: {found['todo']}", "    ", "      ")
-    return text
+    return text if brief else text + reason_lines(str(found["why"]), str(found["todo"]))
 
 
 def _places(lines: Iterable[Sequence[str]]) -> list[str]:

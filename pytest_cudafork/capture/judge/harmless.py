@@ -25,7 +25,7 @@ def is_harmless(capture: SeenCapture, memory: Memory, write: Write, again: Again
     """
     uses = capture.uses
     mine = uses.written()
-    if not mine or sum(each.nbytes for each in mine) > _MOST or uses.dark:
+    if not mine or sum(each.nbytes for each in mine) > _MOST or uses.not_seen:
         return False
     with silently():
         capture.wait()

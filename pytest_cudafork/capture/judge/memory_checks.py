@@ -30,8 +30,8 @@ has written memory cannot be told for sure."""
 def works_unseen(capture: SeenCapture) -> str:
     """Return why a graph may hold more than was seen; "": it does not."""
     uses: GraphUses = capture.uses
-    if uses.dark or capture.backend != "cuda":
-        return uses.dark
+    if uses.not_seen or capture.backend != "cuda":
+        return uses.not_seen
     here = [name for name in _PAST_THE_DISPATCHER if name in sys.modules]
     return f"{here[0]} is imported, whose kernels pass no operator of torch" if here else ""
 

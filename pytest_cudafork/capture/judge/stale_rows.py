@@ -118,7 +118,7 @@ def _say_where(capture: SeenCapture, rows: list[_Rows]) -> bool:
     mine = uses.written()
     kept = [memory for memory in mine if memory.owner is None and memory.dtype.is_floating_point
             and memory.dtype.itemsize > 1]  # fmt: skip
-    if not kept or uses.dark or sum(each.nbytes for each in mine) > _MOST:
+    if not kept or uses.not_seen or sum(each.nbytes for each in mine) > _MOST:
         return False
     capture.wait()
     former = {memory: memory.bytes().clone() for memory in [*mine, *(e.memory for e in rows)]}

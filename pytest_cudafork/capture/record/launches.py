@@ -135,7 +135,7 @@ class Launches:
         if history.uses is not None:
             history.uses.did(name_of(kernel), operation.where)
             if not known:
-                history.uses.dark = f"it launches {name_of(kernel)}, which had not run before"
+                history.uses.not_seen = f"it launches {name_of(kernel)}, which had not run before"
         for index, (memory, part, reads) in enumerate(taken.targets):
             history.written(memory, Write(operation, ~index, part), reads=reads)
         for each in hidden:

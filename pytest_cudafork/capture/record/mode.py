@@ -60,7 +60,7 @@ class HistoryMode(ObservingMode, SeesHostWork):
         known = history.operators(op)
         if known is None:
             if history.uses is not None:
-                history.uses.dark = f"it holds {op}, an operator made of functions"
+                history.uses.not_seen = f"it holds {op}, an operator made of functions"
             return op(*args, **kwargs)
         if self._of_capture and self._is_of_host(known, args, kwargs):
             with history.outside_of_capture():

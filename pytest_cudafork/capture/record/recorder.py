@@ -135,8 +135,10 @@ class Recorder(Listener):
         if capture is not self._capture:
             return
         history.paused, self._capture = False, None
-        if capture.work and not uses.work and not uses.dark:
-            uses.dark = f"the {capture.work} kernels and copies in it passed no operator of torch"
+        if capture.work and not uses.work and not uses.not_seen:
+            uses.not_seen = (
+                f"the {capture.work} kernels and copies in it passed no operator of torch"
+            )
         if uses.met and capture.captured and capture.backend == "cuda":
             now = allocator_map()
             uses.owns_of_pool(lambda address: now.pool_of(address) == capture.pool)

@@ -70,7 +70,7 @@ class GraphUses:
         places: memory from outside whose values say where the graph writes, with the line.
         began: the event at which the run before the capture began; 0: it is not known.
         steps: optimizers that take a step in it, with the numbers of their groups, and the line.
-        dark: why not all that it does can be known; "": all is.
+        not_seen: why not all that it does was seen; "": all was.
 
     """
 
@@ -92,7 +92,7 @@ class GraphUses:
         self.places: dict[Memory, str] = {}
         self.began = 0
         self.steps: list[OptimizerStep] = []
-        self.dark = ""
+        self.not_seen = ""
 
     def did(self, name: str, where: str) -> None:
         """Note one operator or launch."""

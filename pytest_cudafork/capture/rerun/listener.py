@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +82,10 @@ class Replays(Listener):
 
     def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
         """Give the inputs back what they held."""
-        from pytest_cudafork.capture.record.recorder import silently
-
         before, self._before = self._before, []
         if before:
             capture.wait()
-        with silently():
+        with _silently():
             for memory, contents in before:
                 if memory.refer() is not None:
                     memory.bytes().copy_(contents)
@@ -95,10 +94,14 @@ class Replays(Listener):
         self._counted = self._counted._replace(spoiled=self._counted.spoiled + 1)
 
 
-def _contents(capture: SeenCapture) -> list[tuple[Any, Tensor]]:
-    """Return the memory that a graph reads and does not write, with copies of what it holds."""
+def _silently() -> contextlib.AbstractContextManager[None]:
     from pytest_cudafork.capture.record.recorder import silently
 
+    return silently()
+
+
+def _contents(capture: SeenCapture) -> list[tuple[Any, Tensor]]:
+    """Return the memory that a graph reads and does not write, with copies of what it holds."""
     uses = capture.uses
     if uses is None:
         return []
@@ -109,7 +112,7 @@ def _contents(capture: SeenCapture) -> list[tuple[Any, Tensor]]:
         and 0 < memory.nbytes <= _MOST_BYTES
         and memory.refer() is not None
     ]
-    with silently():
+    with _silently():
         return [(memory, memory.bytes().clone()) for memory in read[:_MOST_INPUTS]]
 
 
@@ -117,9 +120,7 @@ def _differ(kept: list[tuple[Any, Tensor]]) -> bool:
     """Whether one of these holds something else now, or is gone."""
     import torch
 
-    from pytest_cudafork.capture.record.recorder import silently
-
-    with silently():
+    with _silently():
         return any(
             memory.refer() is None or not torch.equal(memory.bytes(), contents)
             for memory, contents in kept
@@ -128,9 +129,7 @@ def _differ(kept: list[tuple[Any, Tensor]]) -> bool:
 
 def _change(before: list[tuple[Any, Tensor]]) -> bool:
     """Change what these hold to other values that are as legal; False: nothing could be."""
-    from pytest_cudafork.capture.record.recorder import silently
-
-    with silently():
+    with _silently():
         for memory, _ in before:
             flat = memory.flat()
             if memory.dtype.is_floating_point and memory.dtype.itemsize > 1:
@@ -142,10 +141,8 @@ def _change(before: list[tuple[Any, Tensor]]) -> bool:
 
 def _poison(capture: SeenCapture) -> None:
     """Overwrite what a graph writes: by NaN, and whole numbers by others that are as small."""
-    from pytest_cudafork.capture.record.recorder import silently
-
     uses = capture.uses
-    with silently():
+    with _silently():
         for memory in uses.written():
             if not memory.nbytes:
                 continue

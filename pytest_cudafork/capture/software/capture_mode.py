@@ -142,20 +142,12 @@ class CaptureMode(RecordingMode):
         self, traits: Traits, specs: Any, args: Any, kwargs: dict[str, Any], node: int
     ) -> tuple[Any, Any]:
         """What the caller gets, and the places that a replay fills, in the operator's structure."""
-        if len(traits.returns) == 1:
-            source = traits.returns[0]
-            if source is not None:
-                return traits.written[source].of(args, kwargs), None
-            if isinstance(specs, Spec):
-                made = self._make(specs, node)
-                return made, self._place(made)
-            made = _build(specs, lambda spec: self._make(spec, node))
-            return made, self._place(made)
         if not traits.returns:
             return None, None
+        one = len(traits.returns) == 1
         results: list[Any] = []
         fresh: list[Any] = []
-        for source, spec in zip(traits.returns, specs, strict=True):
+        for source, spec in zip(traits.returns, (specs,) if one else specs, strict=True):
             if source is not None:
                 results.append(traits.written[source].of(args, kwargs))
                 fresh.append(None)
@@ -163,7 +155,7 @@ class CaptureMode(RecordingMode):
                 made = _build(spec, lambda spec: self._make(spec, node))
                 results.append(made)
                 fresh.append(self._place(made))
-        return tuple(results), fresh
+        return (results[0], fresh[0]) if one else (tuple(results), fresh)
 
     def _make(self, spec: Spec, node: int) -> Tensor:
         """Memory of the graph for a result; it holds poison until a replay."""

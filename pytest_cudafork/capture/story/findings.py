@@ -101,13 +101,17 @@ def finding_lines(finding: CaptureFinding, *, brief: bool = False) -> list[str]:
         source = source_of(finding.where)
         if source:
             lines.append(f"        > {source}")
-    if finding.why and not brief:
-        lines += wrapped(finding.why, "    ", "    ")
-    if brief and (finding.why or finding.todo):
+    if not brief:
+        lines += reason_lines(finding.why, finding.todo)
+    elif finding.why or finding.todo:
         lines.append("    why it matters and what to do: as above")
-    if finding.todo and not brief:
-        lines += wrapped(f"what to do: {finding.todo}", "    ", "      ")
     return lines
+
+
+def reason_lines(why: str, todo: str) -> list[str]:
+    """Return why a finding matters and what to do, either of which may be ""."""
+    lines = wrapped(why, "    ", "    ")
+    return lines + (wrapped(f"what to do: {todo}", "    ", "      ") if todo else [])
 
 
 def wrapped(text: str, first: str, rest: str) -> list[str]:

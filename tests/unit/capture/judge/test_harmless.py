@@ -51,7 +51,7 @@ def test_a_graph_that_fails_on_it_has_told_nothing() -> None:
         assert memory is not None
         with look.history.pause():
             assert not is_harmless(captured.seen, memory, memory.writes[-1], Again())
-            captured.seen.uses.dark = "it cannot be seen"
+            captured.seen.uses.not_seen = "it cannot be seen"
             assert not is_harmless(captured.seen, memory, memory.writes[-1], Again())
         assert index.tolist() == [0, 1]
 

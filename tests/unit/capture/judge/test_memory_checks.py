@@ -91,7 +91,7 @@ def test_where_kernels_pass_no_operator_nothing_is_sure(monkeypatch: pytest.Monk
     captured.seen.backend = "cuda"
     assert works_unseen(captured.seen).startswith("cupy is imported")
     assert "errors" not in found(check_filled, captured)
-    captured.seen.uses.dark = "it is dark"
+    captured.seen.uses.not_seen = "it is dark"
     assert works_unseen(captured.seen) == "it is dark"
 
 

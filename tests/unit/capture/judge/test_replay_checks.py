@@ -16,7 +16,7 @@ def test_a_graph_without_work_is_an_error() -> None:
         assert look.kinds() == []
         captured.replay()
         assert look.kinds() == ["no-op-replay"]
-        captured.seen.uses.dark = "it cannot be seen"
+        captured.seen.uses.not_seen = "it cannot be seen"
         captured.replay()
         found = look.watching.take()
         assert "errors" not in found
@@ -30,7 +30,7 @@ def test_work_that_the_driver_counts_is_work_though_no_operator_was_seen() -> No
         captured.seen.work = 2
         captured.replay()
         assert look.kinds() == look.kinds("suspicions") == []
-        captured.seen.work, captured.seen.uses.dark = 0, "it cannot be seen"
+        captured.seen.work, captured.seen.uses.not_seen = 0, "it cannot be seen"
         captured.replay()
         assert look.kinds() == ["no-op-replay"], "the driver has seen all of it"
 

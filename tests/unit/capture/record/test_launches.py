@@ -77,7 +77,7 @@ def test_a_kernel_that_never_ran_leaves_a_capture_dark(kernel: Any) -> None:
         made.sum()
         uses, history.uses = history.uses, None
     assert uses.unfilled == []
-    assert "had not run before" in uses.dark
+    assert "had not run before" in uses.not_seen
     assert uses.lines[0][0] == "a kernel"
 
 
@@ -190,6 +190,6 @@ def test_a_kernel_of_torch_compile_is_work_that_cannot_be_had_again(
             kernel.run(source, target, 5, stream=8)
             uses, history.uses = history.uses, None
     assert target.tolist() == [6, 7]
-    assert (uses.work, uses.dark) == (1, "")
+    assert (uses.work, uses.not_seen) == (1, "")
     assert 8 not in uses.numbers, "a stream is no number that the graph holds"
     assert vars(kind)["run"] is Compiled.run

@@ -110,7 +110,7 @@ def test_operators_of_functions_run_and_make_a_capture_dark() -> None:
         result = torch.ops.higher_order.cond(chosen, branch, branch, (x,))
         assert result.tolist() == [2.0] * 3
         captured = look.capture(lambda: torch.vmap(branch)(x))
-    assert captured.seen.uses.dark == ""
+    assert captured.seen.uses.not_seen == ""
 
 
 def test_custom_operators_of_python_are_opened() -> None:

@@ -174,7 +174,7 @@ def test_work_that_passed_no_operator_leaves_a_capture_dark() -> None:
         capture.work = 3
         recorder.on_capture_closing(capture)
         recorder.on_capture_end(capture)
-    assert capture.uses.dark == "the 3 kernels and copies in it passed no operator of torch"
+    assert capture.uses.not_seen == "the 3 kernels and copies in it passed no operator of torch"
 
 
 def test_memory_of_the_graphs_pool_that_is_first_seen_as_an_argument_is_its_own(
