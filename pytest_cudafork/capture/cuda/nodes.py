@@ -15,6 +15,7 @@ NO_NAME = "a kernel whose name the driver does not tell (it needs 12.3 or later)
 _DEEPEST = 8  # graphs within graphs
 # CUgraphNodeType. A child's nodes stand in its place; empty nodes and events are no work.
 _KERNEL, _MEMCPY, _MEMSET, _HOST, _CHILD = range(5)
+_PLAIN = {_MEMSET: ("memset", "memset"), _HOST: ("host", "host function")}
 _NO_WORK = {5: "empty", 6: "wait for event", 7: "record event"}
 _OTHER = {
     8: "signal semaphore",
@@ -78,11 +79,8 @@ def _read(cuda: LibCuda, node: int, top: int, depth: int) -> list[RawNode]:
         except DriverError:  # a kind of copy that this older structure cannot hold
             return [RawNode(GraphNode("memcpy", "memcpy"), top)]
         return [RawNode(GraphNode("memcpy", "memcpy"), top, ends.source, ends.target)]
-    if kind == _MEMSET:
-        return [RawNode(GraphNode("memset", "memset"), top)]
-    if kind == _HOST:
-        return [RawNode(GraphNode("host", "host function"), top)]
-    return [RawNode(GraphNode("other", _OTHER.get(kind, f"node of type {kind}")), top)]
+    plain = _PLAIN.get(kind, ("other", _OTHER.get(kind, f"node of type {kind}")))
+    return [RawNode(GraphNode(*plain), top)]
 
 
 def with_lines(raw: Sequence[RawNode], lines: Sequence[str]) -> tuple[GraphNode, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,7 @@ class _Counts:
 
     def __init__(self) -> None:
         self._judged = 0
-        self._gaps: dict[str, int] = {}
+        self._gaps: Counter[str] = Counter()
         self._known: set[str] = set()
 
     @property
@@ -127,14 +128,13 @@ class _Counts:
     def add(self, found: Mapping[str, Any]) -> None:
         """Add what was found."""
         self._judged += found.get("judged", 0)
-        for why, count in found.get("not_judged", {}).items():
-            self._gaps[why] = self._gaps.get(why, 0) + count
+        self._gaps.update(found.get("not_judged", {}))
 
     def take(self) -> dict[str, Any]:
         """Return them as a record has them, and begin anew."""
         self._known |= self._gaps.keys()
-        counts = {"judged": self._judged, "not_judged": self._gaps}
-        self._judged, self._gaps = 0, {}
+        counts = {"judged": self._judged, "not_judged": dict(self._gaps)}
+        self._judged, self._gaps = 0, Counter()
         return {name: each for name, each in counts.items() if each}
 
 

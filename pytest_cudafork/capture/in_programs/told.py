@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,15 +77,15 @@ def read_captures(records: Iterable[Record]) -> Captures:
     """Read the records; a finding of several processes is one."""
     found = [record.get("found") for record in records if record["k"] == "captures"]
     told = [each for each in found if isinstance(each, dict)]
-    not_judged: dict[str, int] = {}
+    not_judged: Counter[str] = Counter()
     for each in told:
         gaps = each.get("not_judged")
         for why, count in gaps.items() if isinstance(gaps, dict) else ():
-            not_judged[why] = not_judged.get(why, 0) + _number(count)
+            not_judged[why] += _number(count)
     return Captures(
         _once(told, "errors"),
         _once(told, "suspicions"),
-        tuple(sorted(not_judged.items(), key=lambda pair: -pair[1])),
+        tuple(not_judged.most_common()),
         sum(_number(each.get("judged", 0)) for each in told),
         any(each.get("elsewhere") for each in told),
         tuple(dict.fromkeys(str(each["broken"]) for each in told if each.get("broken"))),

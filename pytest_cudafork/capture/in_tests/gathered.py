@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -29,7 +30,7 @@ class Gathered:
     def __init__(self) -> None:
         self._errors: dict[str, dict[str, Any]] = {}
         self._suspicions: dict[str, dict[str, Any]] = {}
-        self.not_judged: dict[str, int] = {}
+        self.not_judged: Counter[str] = Counter()
         self.captures = self.replays = self.judged = self.silenced = self.elsewhere = 0
         self._told = False
 
@@ -54,8 +55,7 @@ class Gathered:
         for found in _add(self._errors, told.get("errors", ()), report.nodeid):
             # of a replay that raises, what was found counts only where the test fails for it
             found["fails"] = found.get("fails", False) or failed
-        for why, count in told.get("not_judged", {}).items():
-            self.not_judged[why] = self.not_judged.get(why, 0) + count
+        self.not_judged.update(told.get("not_judged", {}))
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + told.get(name, 0))
 
@@ -74,7 +74,7 @@ class Gathered:
             "errors": self.errors,
             "suspicions": self.suspicions,
             "judged": self.judged,
-            "not_judged": self.not_judged,
+            "not_judged": dict(self.not_judged),
             "silenced": self.silenced,
             "elsewhere": self.elsewhere,
         }

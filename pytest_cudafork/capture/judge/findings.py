@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections import Counter
 from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.story.findings import source_of
@@ -79,7 +80,7 @@ class Findings:
         self._silenced = 0
         self._of_replay: list[tuple[str, ...]] = []
         self._raised: set[tuple[str, ...]] = set()
-        self._not_judged: dict[str, int] = {}
+        self._not_judged: Counter[str] = Counter()
         self._judged = 0
         self._captures = self._replays = self._elsewhere = 0
         self._backends: set[str] = set()
@@ -119,13 +120,13 @@ class Findings:
         """Note that the replay was refused: what was found of it counts if the test fails."""
         self._raised.update(self._of_replay)
 
-    def judged(self, count: int = 1) -> None:
-        """Count values of which could be said whether they are out of date."""
-        self._judged += count
+    def judged(self) -> None:
+        """Count a value of which could be said whether it is out of date."""
+        self._judged += 1
 
     def cannot(self, what: str) -> None:
         """Count a value of which this could not be said, with the reason."""
-        self._not_judged[what] = self._not_judged.get(what, 0) + 1
+        self._not_judged[what] += 1
 
     def take(self) -> dict[str, Any]:
         """Return all since the last call as plain values; {}: nothing."""
@@ -133,7 +134,7 @@ class Findings:
         found = {
             "errors": [{**each.plain(), "raised": key in self._raised} for key, each in errors],
             "suspicions": [each.plain() for each in self._suspicions],
-            "not_judged": self._not_judged,
+            "not_judged": dict(self._not_judged),
             "judged": self._judged,
             "silenced": self._silenced,
             "elsewhere": self._elsewhere,

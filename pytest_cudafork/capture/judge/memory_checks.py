@@ -102,9 +102,9 @@ def check_there(capture: SeenCapture, findings: Findings) -> None:
 def _lost(uses: GraphUses, memory: Memory, where: str) -> GraphFinding | None:
     storage = memory.refer()
     if storage is None:
-        return _gone("freed-memory", memory, where, "was freed")
+        return _gone(memory, where, "was freed")
     if storage.data_ptr() != memory.pointer:
-        return _gone("freed-memory", memory, where, "was moved, by a resize,")
+        return _gone(memory, where, "was moved, by a resize,")
     reference, named = uses.named.get(memory, (_no_tensor, ""))
     tensor = reference()
     if tensor is None or tensor.untyped_storage().data_ptr() == memory.pointer:
@@ -120,9 +120,9 @@ def _lost(uses: GraphUses, memory: Memory, where: str) -> GraphFinding | None:
     )
 
 
-def _gone(kind: str, memory: Memory, where: str, how: str) -> GraphFinding:
+def _gone(memory: Memory, where: str, how: str) -> GraphFinding:
     return GraphFinding(
-        kind,
+        "freed-memory",
         Level.ERROR,
         f"the graph uses {memory.text}, whose memory {how} since the capture",
         (("used by the graph at", where), ("last written at", memory.where)),

@@ -159,10 +159,14 @@ def _kind(op: Any, schema: Any, rule: Rule, writes: bool) -> Kind:
     return Kind.WORK
 
 
+def makes_by_shape(name: str) -> bool:
+    """Whether what torch calls so makes a tensor by the shape and type of another one alone."""
+    return name.endswith("_like") or (name.startswith("new_") and name != "new_tensor")
+
+
 def _reads_shape_only(schema: Any) -> bool:
     """Whether an operator looks at the shape of its one tensor alone: zeros_like, new_full, ..."""
-    name = schema.name.partition("::")[2]
-    if not (name.endswith("_like") or name.startswith("new_")):
+    if not makes_by_shape(schema.name.partition("::")[2]):
         return False
     tensors = [each for each in schema.arguments if str(each.type) == "Tensor" and not each.is_out]
     return len(tensors) == 1

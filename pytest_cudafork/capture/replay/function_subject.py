@@ -19,7 +19,7 @@ from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.host_values import carried_values, what_changed
 from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages, weights_of
 from pytest_cudafork.capture.state.rollback import Carried
-from pytest_cudafork.capture.state.tensors import Randomness, Saved, storage_of, tensors_in
+from pytest_cudafork.capture.state.tensors import Randomness, Saved, storage_of, tensors_below
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy, written_by
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.errors import CudaForkWarning
@@ -182,7 +182,7 @@ class FunctionSubject(Subject):
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """The static inputs, as the list or mapping holds them now."""
-        return tensors_in(self._inputs, "inputs")
+        return tensors_below(self._inputs, "inputs")
 
     def reach(self) -> Reachable:
         """What the function carries, and what it writes beside its inputs."""

@@ -18,7 +18,7 @@ from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, takes_argu
 from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.aliasing import shared_memory
 from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
-from pytest_cudafork.capture.state.tensors import raw_of, storage_of, tensors_in
+from pytest_cudafork.capture.state.tensors import raw_of, storage_of, tensors_below
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.compat.torch_graphs import version_of
 
@@ -90,12 +90,12 @@ class PairSubject(Subject):
             if passes.refresh is not None:
                 passes.refresh(made.state)
             # What is written in a state is looked for in this one, at the same path.
-            own = tensors_in(made.state, passes.name) if self.written else {}
+            own = tensors_below(made.state, passes.name) if self.written else {}
             Poison({path: own.get(path, t) for path, t in self.scratch.items()})
             with on_another_stream():
                 result = made.run("NONE", passes.factory.desc)
             if self.written:
-                own = tensors_in(made.state, passes.name)
+                own = tensors_below(made.state, passes.name)
                 return {path: own.get(path, tensor) for path, tensor in self.written.items()}
         return self._outputs() if self._outputs is not None else result
 

@@ -24,7 +24,7 @@ from pytest_cudafork.capture.state.reach import check_devices, storages
 from pytest_cudafork.capture.state.rollback import Held, as_before, mutable
 from pytest_cudafork.capture.state.snapshot import Change, How, Snapshot, changes
 from pytest_cudafork.capture.state.state_tree import TooManyObjectsError
-from pytest_cudafork.capture.state.tensors import Randomness, Saved, devices_of, tensors_in
+from pytest_cudafork.capture.state.tensors import Randomness, Saved, devices_of, tensors_below
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.errors import GraphNotJudgedError, GraphUsageError
@@ -281,7 +281,7 @@ class Passes:
         found: dict[str, torch.Tensor] = {}
         for name, value in by_name.items():
             start = f"persistent[{name!r}]"
-            tensors = {} if value is None else tensors_in(value, start)
+            tensors = {} if value is None else tensors_below(value, start)
             if value is not None and not tensors:
                 raise GraphUsageError(f"{start} is {short(value)}: it holds no tensor")
             found.update(tensors)

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.host_work import work_of_host
-from pytest_cudafork.capture.operators.traits import tensors_in
+from pytest_cudafork.capture.operators.traits import makes_by_shape, tensors_in
 from pytest_cudafork.capture.software.places import Places
 from pytest_cudafork.capture.stand_ins import saved_tensors
 from pytest_cudafork.capture.stand_ins.host_copies import (
@@ -151,7 +151,7 @@ class CudaTensors(Places):
         if asked is not None:
             device = torch.device(asked)
             index = (device.index or 0) if device.type == "cuda" else None
-            of_host = device.type == "cpu" and (of_host or _reads_shapes(func))
+            of_host = device.type == "cpu" and (of_host or makes_by_shape(_name_of(func)))
             kwargs["device"] = torch.device("cpu") if device.type == "cuda" else device
         elif index is not None and _plain(func) in _INDEXING:
             refuse_index(args[1])
@@ -174,7 +174,7 @@ class CudaTensors(Places):
         else:
             result = func(*args, **kwargs)
             if index is not None:
-                if getattr(func, "__name__", "") == _PACKS:
+                if _name_of(func) == _PACKS:
                     KNOWN.note_hosts(result[1])  # how many sequences go on at each step
                 KNOWN.note_gpu(result, index)
         return self._pinned(result) if pinned else result
@@ -367,6 +367,10 @@ def _plain(function: Any) -> Any:
     return getattr(function, "__wrapped__", function)
 
 
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", ""))
+
+
 def _is_ours(names: dict[str, Any]) -> bool:
     return str(names.get("__name__", "")).startswith("pytest_cudafork.")
 
@@ -378,12 +382,6 @@ def _on_cuda(value: object) -> bool:
 def _are_of_host(tensors: Iterable[Tensor]) -> bool:
     """Whether all tensors lie on the host for sure; there may be none."""
     return all(KNOWN.lies_on_host(each) for each in tensors)
-
-
-def _reads_shapes(function: Any) -> bool:
-    """Whether a function of torch makes a tensor by the shape and type of another one alone."""
-    name = str(getattr(function, "__name__", ""))
-    return name.endswith("_like") or (name.startswith("new_") and name != "new_tensor")
 
 
 def _index_among(tensors: Iterable[Tensor]) -> int | None:

@@ -65,6 +65,14 @@ _ARRAYS = (bytearray, array.array)
 _COLLECTIONS = (list, set, frozenset, collections.deque)
 _FIXED = (tuple, frozenset, types.MappingProxyType, functools.partial)
 _MUTABLE = (dict, list, set, collections.deque, *_ARRAYS)
+_KINDS: tuple[tuple[Any, Kind], ...] = (
+    (torch.Tensor, Kind.TENSOR),
+    (_SCALARS, Kind.VALUE),
+    (_UNWALKED, Kind.OPAQUE),
+    (torch.nn.Module, Kind.MODULE),
+    (_FIXED, Kind.FIXED),
+    ((*_MUTABLE, torch.optim.Optimizer), Kind.MUTABLE),
+)
 # Of these are nearly all objects of most states; to find out by ``isinstance`` takes the longest of
 # all that is done with an object.
 _KNOWN = {
@@ -146,23 +154,12 @@ def kind_of(value: Any) -> Kind:
     known = _KNOWN.get(type(value))
     if known is not None:
         return known
-    if isinstance(value, torch.Tensor):
-        return Kind.TENSOR
-    if isinstance(value, _SCALARS):
-        return Kind.VALUE
-    if isinstance(value, _UNWALKED):
-        return Kind.OPAQUE
-    if isinstance(value, torch.nn.Module):
-        return Kind.MODULE
-    if isinstance(value, _FIXED):
-        return Kind.FIXED
-    if isinstance(value, _MUTABLE):
-        return Kind.MUTABLE
+    for classes, kind in _KINDS:
+        if isinstance(value, classes):
+            return kind
     if is_array(value):
         return Kind.MUTABLE
     cls = type(value)
-    if isinstance(value, torch.optim.Optimizer):
-        return Kind.MUTABLE
     if cls.__module__.partition(".")[0] in _OPAQUE_HOMES:
         return Kind.OPAQUE
     if _is_frozen(cls):

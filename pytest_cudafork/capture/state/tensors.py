@@ -85,7 +85,7 @@ def raw_of(storage: torch.UntypedStorage | None) -> torch.Tensor:
     return plain
 
 
-def tensors_in(value: Any, name: str) -> dict[str, torch.Tensor]:
+def tensors_below(value: Any, name: str) -> dict[str, torch.Tensor]:
     """Return the tensors below a value by path, one for each place in memory."""
     return distinct_tensors(walk(value, name, plain=False))
 

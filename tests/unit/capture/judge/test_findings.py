@@ -28,7 +28,8 @@ def test_an_error_is_told_of_each_test_and_a_suspicion_once() -> None:
         for _ in range(3):
             found.add(finding("a.py:1"))
             found.add(finding("a.py:2", Level.SUSPICION))
-        found.judged(3)
+        for _ in range(3):
+            found.judged()
         found.cannot("too large")
         told = found.take()
         assert [each["lines"] for each in told["errors"]] == [[["computed at", "a.py:1"]]]

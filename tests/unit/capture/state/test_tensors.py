@@ -19,7 +19,7 @@ from pytest_cudafork.capture.state.tensors import (  # noqa: E402
     raw,
     restored,
     storage_of,
-    tensors_in,
+    tensors_below,
 )
 
 
@@ -50,7 +50,7 @@ def test_an_alias_can_be_written_whatever_autograd_says() -> None:
 
 def test_tensors_below_a_value_come_once_for_each_place() -> None:
     x = torch.ones(4)
-    found = tensors_in({"a": x, "b": [x, x[1:]], "c": 3}, "inputs")
+    found = tensors_below({"a": x, "b": [x, x[1:]], "c": 3}, "inputs")
     assert list(found) == ["inputs['a']", "inputs['b'][1]"]
     assert devices_of(found) == {torch.device("cpu"): "inputs['a']"}
     copied = copies(found)
