@@ -35,7 +35,6 @@ WITHOUT_TORCH = (
     "capture.rerun.verdict",
     "capture.story.findings",
     "capture.story.remarks",
-    "capture.story.until_report",
 )
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax", "pynvml", "cuda")
 

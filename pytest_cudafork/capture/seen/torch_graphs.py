@@ -2,6 +2,14 @@
 
 ``torch.cuda.graph``, ``make_graphed_callables`` and the graph trees of torch.compile do, too. What
 stands for the class on the software graph tells of its captures by itself.
+
+Of the graph trees of ``torch.compile(mode="reduce-overhead")`` it is noted where the inputs of
+their graphs lie. A tree lets go of the memory of inputs once their graph is captured. Before each
+replay it copies new values to the same addresses, through tensors that own nothing; of inputs that
+it does not copy (parameters, results of the graph before) it compares the address of what it is
+given with that of the capture, and captures anew if it is another one. That the memory of an input
+was freed is no error there. What a graph reads that is no input of its tree, the tree knows nothing
+of.
 """
 
 from __future__ import annotations
@@ -10,7 +18,8 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,11 +28,12 @@ from pytest_cudafork.capture.cuda.nodes import work_in_progress
 from pytest_cudafork.capture.interface.backend import no_collections
 from pytest_cudafork.capture.interface.seen import (
     Watch,
+    inputs_renewed_at,
     replay_seen,
     reset_seen,
     watch_in_force,
 )
-from pytest_cudafork.capture.seen.graph_trees import inputs_noted
+from pytest_cudafork.compat.torch_graphs import GRAPH_TREES, RECORDS_A_GRAPH
 from pytest_cudafork.observe.base.after_import import Failed, Required, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
@@ -127,3 +137,32 @@ def hooks_on(kind: Any) -> Iterator[None]:
         undo.set(kind, "replay", replay_and_tell)
         undo.set(kind, "reset", reset_and_tell)
         yield
+
+
+@contextlib.contextmanager
+def inputs_noted(failed: Failed | None = None) -> Iterator[None]:
+    """Let captures of graph trees know where their inputs lie, for the length of a ``with``.
+
+    ``failed`` hears where they cannot be hooked; None: it is a warning.
+    """
+    with UndoStack() as undo:
+
+        def trees_are_there(module: ModuleType) -> None:
+            name, method = RECORDS_A_GRAPH
+            kind = getattr(module, name, None)
+            if hasattr(kind, method):
+                undo.set(kind, method, _noting(getattr(kind, method)))
+
+        undo.callback(after_import(GRAPH_TREES, trees_are_there, failed))
+        yield
+
+
+def _noting(record: Any) -> Any:
+    @functools.wraps(record)
+    def noted(node: Any, model: Any, inputs: Sequence[Any]) -> Any:
+        tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+        with inputs_renewed_at(each.untyped_storage().data_ptr() for each in tensors):
+            del tensors  # the model takes the inputs out of their list, and nothing may hold them
+            return record(node, model, inputs)
+
+    return noted

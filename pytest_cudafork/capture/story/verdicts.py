@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
-from pytest_cudafork.capture.story.until_report import UntilReport
+from pytest_cudafork.capture.story.remarks import UntilReport
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.story.findings import CheckLog
