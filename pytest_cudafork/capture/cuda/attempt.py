@@ -20,7 +20,6 @@ from pytest_cudafork.capture.cuda.failing_line import (
 from pytest_cudafork.capture.cuda.libcuda import CaptureStatus, DriverError, LibCuda
 from pytest_cudafork.capture.cuda.memory import (
     AllocatorMap,
-    Lifetimes,
     Tracked,
     allocator_map,
     needed_from_outside,
@@ -43,7 +42,7 @@ class Captured:
     graph: torch.cuda.CUDAGraph | None
     pool: Any
     recording: Recording
-    lifetimes: Lifetimes
+    needed: list[Tracked]  # what it needs and does not own, without keeping it alive
     findings: list[CaptureFinding]
 
 
@@ -190,7 +189,7 @@ class Attempt:
             size = max((one.top + 1 for one in raw), default=0)
             nodes = with_lines(raw, progress.lines(watch.recorder.steps, size))
         addresses = {one for node in raw or () for one in (node.source, node.target)}
-        lifetimes = needed_from_outside(
+        needed = needed_from_outside(
             storages, progress.captured, copied=addresses.__contains__, pinned=self._cuda.knows
         )
         index = {one.top: place for place, one in reversed(list(enumerate(raw or ())))}
@@ -202,7 +201,7 @@ class Attempt:
         ]
         work = watch.recorder.work(progress.captured)
         recording = Recording(result, nodes, uses, why_not, work)
-        return Captured(graph, self._pool, recording, lifetimes, findings)
+        return Captured(graph, self._pool, recording, needed, findings)
 
     def _nodes(self, graph: torch.cuda.CUDAGraph) -> tuple[list[RawNode] | None, str]:
         """The nodes, and why they cannot be listed. Makes the graph ready to be replayed."""

@@ -16,7 +16,7 @@ import torch
 from pytest_cudafork.capture.cuda import libcuda
 from pytest_cudafork.capture.cuda.attempt import Attempt, Captured
 from pytest_cudafork.capture.cuda.failing_line import explain
-from pytest_cudafork.capture.cuda.memory import allocator_map, settle
+from pytest_cudafork.capture.cuda.memory import allocator_map, gone, settle
 from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.warmup_kernels import KernelRecorder, Tagger
 from pytest_cudafork.capture.interface.backend import (
@@ -60,9 +60,9 @@ class CudaCapture(Capture):
                     todo="capture anew",
                 )
             )
-        gone = captured.lifetimes.gone()
-        if gone:
-            raise ReplayFailedError(gone[0])
+        lost = gone(captured.needed)
+        if lost:
+            raise ReplayFailedError(lost[0])
         try:
             captured.graph.replay()
             torch.cuda.synchronize()

@@ -195,20 +195,10 @@ def outside_pool(
     ]
 
 
-class Lifetimes:
-    """The storages that a graph needs and does not own, watched without keeping them alive."""
-
-    def __init__(self, needed: Iterable[Tracked]) -> None:
-        self._needed = list(needed)
-
-    def gone(self) -> list[CaptureFinding]:
-        """A finding for each storage that is no longer where the graph has it."""
-        found = []
-        for tracked in self._needed:
-            how = _what_happened(tracked)
-            if how:
-                found.append(_freed(tracked, how))
-        return found
+def gone(needed: Iterable[Tracked]) -> list[CaptureFinding]:
+    """Return a finding for each storage that is no longer where a graph has it."""
+    found = [(tracked, _what_happened(tracked)) for tracked in needed]
+    return [_freed(tracked, how) for tracked, how in found if how]
 
 
 def needed_from_outside(
@@ -216,7 +206,7 @@ def needed_from_outside(
     captured: Callable[[int], bool],
     copied: Callable[[int], bool],
     pinned: Callable[[int], bool],
-) -> Lifetimes:
+) -> list[Tracked]:
     """Pick what has to outlive the graph: device memory it did not make, host memory it copies.
 
     ``copied`` tells of a host address whether a copy node of the graph uses it, ``pinned`` whether
@@ -233,13 +223,11 @@ def needed_from_outside(
                 needed.append(tracked)
         elif tracked.standard and not tracked.owned:
             needed.append(tracked)
-    return Lifetimes(needed)
+    return needed
 
 
 def _what_happened(tracked: Tracked) -> str:
-    if tracked.weak.expired():
-        return "has been freed since"
-    storage = storage_behind(tracked.weak)
+    storage = None if tracked.weak.expired() else storage_behind(tracked.weak)
     if storage is None:
         return "has been freed since"
     now = storage.data_ptr()

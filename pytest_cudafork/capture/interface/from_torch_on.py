@@ -31,13 +31,13 @@ def from_torch_on(
             entered, or a part of it could not be set up.
 
     """
-    with _told_at_the_end(what) as broken, contextlib.ExitStack() as undo:
+    with whole(what) as failed, contextlib.ExitStack() as undo:
 
         def enter(module: object) -> None:
             try:
-                undo.enter_context(make(_of_a_part(broken)))
+                undo.enter_context(make(failed))
             except Exception as error:
-                broken.append((", as setting that up failed", error))
+                failed("", error)
 
         undo.callback(after_import("torch", enter))
         yield
@@ -47,6 +47,8 @@ def from_torch_on(
 def whole(what: str) -> Iterator[Failed]:
     """Give what hears of a part that could not be set up when a later module was imported.
 
+    It is given the name of the module, "" for all of it, and the error.
+
     Args:
         what: What is not to be had then, as the beginning of a sentence.
 
@@ -54,24 +56,11 @@ def whole(what: str) -> Iterator[Failed]:
         GraphNotJudgedError: (at the end, if nothing else is raised) It has heard of one.
 
     """
-    with _told_at_the_end(what) as broken:
-        yield _of_a_part(broken)
-
-
-_Broken = list[tuple[str, Exception]]
-
-
-def _of_a_part(broken: _Broken) -> Failed:
-    def failed(name: str, error: Exception) -> None:
-        broken.append((f", or not fully, as setting that up for {name} failed", error))
-
-    return failed
-
-
-@contextlib.contextmanager
-def _told_at_the_end(what: str) -> Iterator[_Broken]:
-    broken: _Broken = []
-    yield broken
+    broken: list[tuple[str, Exception]] = []
+    yield lambda name, error: broken.append((name, error))
     if broken:
-        words, error = broken[0]
-        raise GraphNotJudgedError(f"{what}{words}: {type(error).__name__}: {error}") from error
+        name, error = broken[0]
+        part, of = (", or not fully", f" for {name}") if name else ("", "")
+        raise GraphNotJudgedError(
+            f"{what}{part}, as setting that up{of} failed: {type(error).__name__}: {error}"
+        ) from error

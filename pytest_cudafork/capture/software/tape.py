@@ -100,18 +100,12 @@ def step_of(op: Any, args: list[Any], kwargs: dict[str, Any], fresh: Any) -> Cal
 
     if fresh is None:
         return call
-    if type(fresh) is Place:
-        place: Place = fresh
 
-        def one() -> None:
-            _store(call(), place)
-
-        return one
-
-    def several() -> None:
+    def store() -> None:
         _store(call(), fresh)
 
-    return _in_grad_mode(several) if torch.is_grad_enabled() else several
+    several = type(fresh) is not Place
+    return _in_grad_mode(store) if several and torch.is_grad_enabled() else store
 
 
 def _in_grad_mode(call: Callable[[], None]) -> Callable[[], None]:
@@ -131,19 +125,16 @@ def _store(result: Any, fresh: Any) -> None:
                 f"gave {type(result).__name__} instead of a tensor of shape {list(fresh.shape)}"
             )
         if result.shape != fresh.shape:
-            raise _other_shape(result, fresh)
+            raise UnlikeCaptureError(
+                f"its result has shape {list(result.shape)}, at the capture it had "
+                f"{list(fresh.shape)}"
+            )
         fresh.tensor.copy_(result)
     elif type(fresh) is list:
         if not isinstance(result, (list, tuple)) or len(result) != len(fresh):
             raise UnlikeCaptureError(f"gave other results than the {len(fresh)} of the capture")
         for each, place in zip(result, fresh, strict=True):
             _store(each, place)
-
-
-def _other_shape(result: Tensor, place: Place) -> UnlikeCaptureError:
-    return UnlikeCaptureError(
-        f"its result has shape {list(result.shape)}, at the capture it had {list(place.shape)}"
-    )
 
 
 class Tape:
@@ -233,11 +224,16 @@ class Tape:
         self._steps.clear()
 
 
+def _node_at(nodes: tuple[GraphNode, ...], index: int) -> tuple[GraphNode, str]:
+    """Return a node, and its place in words."""
+    node = nodes[index] if 0 <= index < len(nodes) else GraphNode("op", "an operation")
+    return node, f" ({shown(node.where)})" if node.where else ""
+
+
 def _freed(memory: Memory, nodes: tuple[GraphNode, ...], moved: bool) -> CaptureFinding:
     verb = "reads" if memory.reads and not memory.writes else "uses"
-    node = nodes[memory.node] if 0 <= memory.node < len(nodes) else GraphNode("op", "an operation")
+    node, where = _node_at(nodes, memory.node)
     how = "was resized to other memory" if moved else "was freed"
-    where = f" ({shown(node.where)})" if node.where else ""
     return CaptureFinding(
         "freed-memory",
         f"the replay {verb} memory that {how} after the capture: {memory.text} at "
@@ -250,8 +246,7 @@ def _freed(memory: Memory, nodes: tuple[GraphNode, ...], moved: bool) -> Capture
 
 
 def _failed(error: Exception, nodes: tuple[GraphNode, ...], step: int) -> CaptureFinding:
-    node = nodes[step] if 0 <= step < len(nodes) else GraphNode("op", "an operation")
-    where = f" ({shown(node.where)})" if node.where else ""
+    node, where = _node_at(nodes, step)
     odd = isinstance(error, UnlikeCaptureError)
     if odd or (node.name.startswith("aten::") and isinstance(error, (AttributeError, TypeError))):
         words = str(error) if odd else f"{type(error).__name__}: {error}"

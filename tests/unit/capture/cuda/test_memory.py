@@ -78,36 +78,41 @@ def test_memory_is_the_graphs_own_or_somebody_elses() -> None:
 def test_freed_and_moved_memory_is_found_and_memory_of_others_is_not() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.memory import Lifetimes, Storages, needed_from_outside
+    from pytest_cudafork.capture.cuda.memory import (
+        Storages,
+        Tracked,
+        gone,
+        needed_from_outside,
+    )
 
     kept, freed, moved = torch.ones(64), torch.ones(64), torch.ones(64)
     storages = Storages()
     for tensor in (kept, freed, moved):
         storages.note(tensor, 0, "user.py:1", reads=True)
 
-    def needed(captured: bool, copied: bool, pinned: bool) -> Lifetimes:
+    def needed(captured: bool, copied: bool, pinned: bool) -> list[Tracked]:
         return needed_from_outside(
             storages, lambda step: captured, copied=lambda pointer: copied,
             pinned=lambda pointer: pinned,
         )  # fmt: skip
 
     lifetimes = needed(captured=True, copied=True, pinned=False)
-    assert lifetimes.gone() == []
+    assert gone(lifetimes) == []
     del freed, tensor
     moved.resize_(1 << 20)
-    gone = lifetimes.gone()
-    assert [finding.check for finding in gone] == ["freed-memory"] * 2
-    assert "has been freed" in gone[0].what
-    assert "has moved to" in gone[1].what
-    assert needed(captured=False, copied=True, pinned=False).gone() == []
-    assert needed(captured=True, copied=False, pinned=False).gone() == []
+    found = gone(lifetimes)
+    assert [finding.check for finding in found] == ["freed-memory"] * 2
+    assert "has been freed" in found[0].what
+    assert "has moved to" in found[1].what
+    assert needed(captured=False, copied=True, pinned=False) == []
+    assert gone(needed(captured=True, copied=False, pinned=False)) == []
     assert kept is not None
 
 
 def test_pinned_memory_outlives_a_graph_unless_it_was_made_within() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.memory import Storages, needed_from_outside
+    from pytest_cudafork.capture.cuda.memory import Storages, gone, needed_from_outside
 
     before, within = torch.ones(64), torch.ones(64)
     storages = Storages()
@@ -119,6 +124,6 @@ def test_pinned_memory_outlives_a_graph_unless_it_was_made_within() -> None:
         storages, lambda step: True, copied=lambda pointer: True, pinned=lambda pointer: True
     )
     del before, within
-    (gone,) = lifetimes.gone()
-    assert gone.where == "user.py:1"
-    assert "a pinned tensor that lives as long as the graph" in gone.todo
+    (found,) = gone(lifetimes)
+    assert found.where == "user.py:1"
+    assert "a pinned tensor that lives as long as the graph" in found.todo
