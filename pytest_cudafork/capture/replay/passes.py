@@ -205,8 +205,11 @@ class Passes:
         try:
             return Look(state, Snapshot(carried, "forward_fn", skip=skip))
         except TooManyObjectsError as error:
-            self.log.note(f"what the forward carries was not looked at: {error}")
-            return Look(state, Snapshot(None, "forward_fn"))
+            return Look(state, self._not_looked_at(error, "forward_fn"))
+
+    def _not_looked_at(self, error: TooManyObjectsError, name: str) -> Snapshot:
+        self.log.note(f"what the forward carries was not looked at: {error}")
+        return Snapshot(None, name)
 
     def snapshot(self, one: Pass) -> Snapshot:
         """Look at the state of a pass.
@@ -215,16 +218,13 @@ class Passes:
             GraphUsageError: it is too big to be looked at.
 
         """
-        skip = [
-            *self.allowed.objects,
-            *([self.factory.desc] if _is_object(self.factory.desc) else []),
-        ]
+        desc = self.factory.desc
+        skip = [*self.allowed.objects, *([desc] if _is_object(desc) else [])]
         try:
             return Snapshot(one.state, self.name, skip=skip)
         except TooManyObjectsError as error:
             if not one.own_state:
-                self.log.note(f"what the forward carries was not looked at: {error}")
-                return Snapshot(None, self.name)
+                return self._not_looked_at(error, self.name)
             raise GraphUsageError(
                 f"{error}. Return as state what the forward uses of it, or leave a part out with "
                 "shared=[that_object]"

@@ -38,10 +38,10 @@ _KNOWS = "within_capture"
 """What streams have that know of captures."""
 
 
-class _Nothing:
-    """Stands for a stream or an event: every method does nothing."""
+class _Stream:
+    """Stands for a stream or an event: every method does nothing, and says that work is done."""
 
-    cuda_stream = stream_id = cuda_event = 0
+    cuda_stream = stream_id = cuda_event = priority = 0
 
     def is_capturing(self) -> bool:
         return False
@@ -49,22 +49,21 @@ class _Nothing:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *args, **kwargs: _Nothing()
+        return lambda *args, **kwargs: self.called(name)
 
-    def __enter__(self) -> _Nothing:
+    def called(self, name: str) -> Any:
+        """Answer a call of a method."""
+        return _Stream()
+
+    def __enter__(self) -> _Stream:
         return self
 
     def __exit__(self, *args: object) -> None:
         return None
 
-    def __bool__(self) -> bool:
-        return True  # query(): the work is done
 
-
-class _Captured:
+class _Captured(_Stream):
     """Stands for the stream that is captured: it has a handle; ordering work by it is refused."""
-
-    cuda_stream = stream_id = priority = 0
 
     def __init__(self, refuse: Callable[[str], Any], wait: Callable[[str], Any]) -> None:
         self._refuse, self._wait = refuse, wait
@@ -72,22 +71,15 @@ class _Captured:
     def is_capturing(self) -> bool:
         return True
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def called(self, name: str) -> Any:
+        """Refuse it."""
         instead = self._wait if name in ("synchronize", "query") else self._refuse
-        return lambda *args, **kwargs: instead(f"{name} of the current stream")
-
-    def __enter__(self) -> _Captured:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        return None
+        return instead(f"{name} of the current stream")
 
 
 def ignored() -> contextlib.AbstractContextManager[None]:
     """Let the calls of this thread do nothing, for the length of a ``with``."""
-    return _replaced(lambda call, *args: None, lambda call, *args: _Nothing())
+    return _replaced(lambda call, *args: None, lambda call, *args: _Stream())
 
 
 @contextlib.contextmanager

@@ -96,11 +96,11 @@ def test_freed_and_moved_memory_is_found_and_memory_of_others_is_not() -> None:
             pinned=lambda pointer: pinned,
         )  # fmt: skip
 
-    lifetimes = needed(captured=True, copied=True, pinned=False)
-    assert gone(lifetimes) == []
+    outside = needed(captured=True, copied=True, pinned=False)
+    assert gone(outside) == []
     del freed, tensor
     moved.resize_(1 << 20)
-    found = gone(lifetimes)
+    found = gone(outside)
     assert [finding.check for finding in found] == ["freed-memory"] * 2
     assert "has been freed" in found[0].what
     assert "has moved to" in found[1].what
@@ -120,10 +120,10 @@ def test_pinned_memory_outlives_a_graph_unless_it_was_made_within() -> None:
     storages.note(within, 0, "user.py:2", reads=True)
     for tracked in storages:
         tracked.owned = tracked.where == "user.py:2"
-    lifetimes = needed_from_outside(
+    outside = needed_from_outside(
         storages, lambda step: True, copied=lambda pointer: True, pinned=lambda pointer: True
     )
     del before, within
-    (found,) = gone(lifetimes)
+    (found,) = gone(outside)
     assert found.where == "user.py:1"
     assert "a pinned tensor that lives as long as the graph" in found.todo
