@@ -100,11 +100,7 @@ class Storages:
         tracked.writes = tracked.writes or writes
         find = functools.partial(storage_behind, tracked.weak)
         region = Region.under(tensor, id(tracked), tracked.pointer, find)
-        for used, regions in zip(
-            (reads, writes), self.accesses.setdefault(step, ([], [])), strict=True
-        ):
-            if used:
-                regions.append(region)
+        region.note(self.accesses.setdefault(step, ([], [])), reads=reads, writes=writes)
 
 
 def _freed_with_its_storage(storage: torch.UntypedStorage) -> bool:

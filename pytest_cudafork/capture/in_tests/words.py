@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_cudafork.capture.interface.lines import shown
-from pytest_cudafork.capture.story.findings import reason_lines, source_of, wrapped
+from pytest_cudafork.capture.story.findings import place_lines, reason_lines, wrapped
 
 SECTION = "captured graphs"
 _MOST_REASONS = 3
@@ -84,8 +84,5 @@ def _places(lines: Iterable[Sequence[str]]) -> list[str]:
     """Return what happened where, each place with its source."""
     text = []
     for words, where in lines:
-        text.append(f"    {words} {shown(where) or 'no line of user code'}")
-        source = source_of(where)
-        if source:
-            text.append(f"        > {source}")
+        text += place_lines(f"{words} {shown(where) or 'no line of user code'}", where)
     return text

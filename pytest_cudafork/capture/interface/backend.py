@@ -82,6 +82,13 @@ class Region(NamedTuple):
         end = first + extent(tensor.shape, tensor.stride()) * size
         return cls(storage, pointer, first, end, describe(tensor), find)
 
+    def note(self, known: tuple[list[Region], list[Region]], *, reads: bool, writes: bool) -> None:
+        """Add it to what a piece of work reads, and to what it writes, where that is so."""
+        if reads:
+            known[0].append(self)
+        if writes:
+            known[1].append(self)
+
 
 class Work(NamedTuple):
     """One operator or launch, in order, with the memory it uses."""

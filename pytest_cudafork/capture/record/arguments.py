@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """The classes of tensors that are followed; those of others say first what they are made of."""
 
-_SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device))
+SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device))
+"""What most arguments are beside tensors: it holds none."""
 
 
 class Arguments:
@@ -63,7 +64,7 @@ class Arguments:
         kind = value.__class__
         if kind in PLAIN:
             return self._tensor(value, written)
-        if kind in _SIMPLE:
+        if kind in SIMPLE:
             return value
         if isinstance(value, Tensor):
             return self._tensor(value, written)

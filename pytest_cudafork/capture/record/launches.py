@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.record.arguments import Arguments
+from pytest_cudafork.capture.record.arguments import SIMPLE, Arguments
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.values import Computed, Write
 from pytest_cudafork.capture.software.launches import name_of, tensors_of
@@ -22,8 +22,6 @@ from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
 _LEARNED_FROM = 3
-_SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype))
-"""What most arguments of kernels are beside tensors: it holds none."""
 
 
 class _Place(NamedTuple):
@@ -163,7 +161,7 @@ def _named(args: Any, kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:
 
 def _within(arguments: list[Any], direct: list[Tensor]) -> list[Tensor]:
     """Return the tensors that arguments hold without being ones, as Triton's descriptors do."""
-    holders = [e for e in arguments if e.__class__ not in _SIMPLE and not isinstance(e, Tensor)]
+    holders = [e for e in arguments if e.__class__ not in SIMPLE and not isinstance(e, Tensor)]
     found = tensors_of(holders) if holders else ()
     return [each for each in found if not any(each is other for other in direct)]
 

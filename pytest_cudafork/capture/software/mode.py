@@ -59,10 +59,8 @@ class Recorder:
         self, memory: Memory, node: int, *, reads: bool, writes: bool, tensor: Tensor | None = None
     ) -> None:
         """Note that a node uses memory, all of it or what a tensor covers."""
-        region = region_of(memory, tensor)
-        for used, regions in zip((reads, writes), self._regions[node], strict=True):
-            if used and not memory.host:
-                regions.append(region)
+        if not memory.host:
+            region_of(memory, tensor).note(self._regions[node], reads=reads, writes=writes)
         if memory.node < 0:
             memory.node = node
         if reads:
@@ -178,7 +176,8 @@ class EagerMode(RecordingMode):
             memories.of(result).host = True
             return result
         if kind is Kind.EMPTY:
-            self._new(memories.own(result))
+            made = memories.own(result)
+            made.filled, made.where = False, line_at_work()
             return result
         found = _dense((args, kwargs))
         if found and all((m := memories.get(each)) is not None and m.host for each in found):
@@ -195,10 +194,6 @@ class EagerMode(RecordingMode):
                 self.recorder.use(memories.own(each), node, reads=False, writes=True, tensor=each)
         return result
 
-    def _new(self, memory: Memory) -> None:
-        memory.filled = False
-        memory.where = line_at_work()
-
 
 def note_uses(
     recorder: Recorder,
@@ -209,14 +204,7 @@ def note_uses(
     node: int,
 ) -> None:
     """Note what an operator reads and writes of its arguments."""
-    memories = recorder.memories
-    if not traits.written:
-        if not traits.shape_only:
-            for each in found:
-                read = each.numel() > 0
-                recorder.use(memories.of(each), node, reads=read, writes=False, tensor=each)
-        return
-    plain = list(found)
+    memories, plain = recorder.memories, list(found)
     targets: list[tuple[Tensor, Written]] = []
     for written in traits.written:
         for each in tensors_in(written.of(args, kwargs)):
@@ -224,7 +212,7 @@ def note_uses(
             at = next((i for i, other in enumerate(plain) if other is each), None)
             if at is not None:
                 del plain[at]
-    for each in plain:
+    for each in plain if traits.written or not traits.shape_only else ():
         read = each.numel() > 0
         recorder.use(memories.of(each), node, reads=read, writes=False, tensor=each)
     for each, written in targets:

@@ -97,15 +97,18 @@ def finding_lines(finding: CaptureFinding, *, brief: bool = False) -> list[str]:
         head += f" {finding.path}:"
     lines = wrapped(f"{head} {finding.what}", "", "    ")
     if finding.where:
-        lines.append(f"    {shown(finding.where)}")
-        source = source_of(finding.where)
-        if source:
-            lines.append(f"        > {source}")
+        lines += place_lines(shown(finding.where), finding.where)
     if not brief:
         lines += reason_lines(finding.why, finding.todo)
     elif finding.why or finding.todo:
         lines.append("    why it matters and what to do: as above")
     return lines
+
+
+def place_lines(words: str, where: str) -> list[str]:
+    """Return these words, and the source of a line if it can be read."""
+    source = source_of(where)
+    return [f"    {words}", *([f"        > {source}"] if source else [])]
 
 
 def reason_lines(why: str, todo: str) -> list[str]:
