@@ -18,6 +18,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, line_in_thread
 from pytest_cudafork.capture.interface.meanwhile import attribute_set
 from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
 from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
 from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_numbers, numbers_in
@@ -151,7 +152,7 @@ class History:
                 self._places(each, operation.where)
         for index, (memory, part, reads) in enumerate(taken.targets):
             self.written(memory, Write(operation, ~index, part), reads=reads, put=taken.put)
-        self._results(operation, result, [0])
+        self._results(operation, result)
         return result
 
     def copied(
@@ -166,7 +167,7 @@ class History:
         self.settle(operation)
         if self.uses is not None:
             self.uses.did(known.traits.name, operation.where)
-        self._results(operation, result, [0])
+        self._results(operation, result)
 
     def _computed(self, known: KnownOperator, taken: Arguments, *, draws: bool) -> Computed:
         again = known.again or (known.draws and not draws)
@@ -246,25 +247,26 @@ class History:
         """Note that arguments were written, and nothing of how."""
         where = self.line()
         self.at += 1
-        for key in known.written:
-            if key.__class__ is int:
-                value = args[key] if key < len(args) else None
-            else:
-                value = kwargs.get(str(key))
-            for each in value if isinstance(value, (list, tuple)) else [value]:
-                if isinstance(each, Tensor):
-                    self.changed(each, where)
+        for each, written in known.tensors(args, kwargs):
+            if written is not None:
+                self.changed(each, where)
 
-    def tell_of_spoiled(self, known: KnownOperator, args: Any) -> None:
-        """Tell of arguments that another graph has overwritten, unless they are only written."""
-        for at, each in enumerate(args):
-            if isinstance(each, (list, tuple)):
-                self.tell_of_spoiled(known, each)
-            elif isinstance(each, Tensor):
-                memory = self.memories.get(each)
-                written = known.written.get(at)
-                if memory in self.spoiled and (written is None or written.reads):
-                    self.spoiled.pop(memory)(self.line())
+    def tell_of_spoiled(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> None:
+        """Tell of arguments that another graph has overwritten, unless they are only written.
+
+        Memory of which all is written holds what is written from then on.
+        """
+        anew: list[Memory] = []
+        for tensor, written in known.tensors(args, kwargs):
+            memory = self.memories.get(tensor)
+            if memory is None or memory not in self.spoiled:
+                continue
+            if written is None or written.reads:
+                self.spoiled.pop(memory)(self.line())
+            elif tensor.nbytes >= memory.nbytes:
+                anew.append(memory)
+        for memory in anew:
+            self.spoiled.pop(memory, None)
 
     def changed(self, tensor: Tensor, where: str) -> None:
         """Note that something wrote a tensor, and nothing of how."""
@@ -279,15 +281,12 @@ class History:
         memory.filled, memory.where, memory.at = -1, where, self.at
 
     def _activate(self, result: Any) -> None:
-        if isinstance(result, Tensor):
-            met = self.memories.met(result)
+        for each in tensors_in(result):
+            met = self.memories.met(each)
             if met is not None and met[1]:
                 memory = met[0]
                 memory.writes, memory.version = ACTIVATION, 1
-                memory.activation = result.dtype.is_floating_point
-        elif isinstance(result, (list, tuple)):
-            for each in result:
-                self._activate(each)
+                memory.activation = each.dtype.is_floating_point
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -331,20 +330,16 @@ class History:
         made.computed, made.depth = Computed.CONSTANT, 1
         memory.writes = (Write(made, 0, part_of(tensor)),)
 
-    def _results(self, operation: Operation, result: Any, count: list[int]) -> None:
-        if isinstance(result, Tensor):
-            met = self.memories.met(result)
+    def _results(self, operation: Operation, result: Any) -> None:
+        for output, each in enumerate(tensors_in(result)):
+            met = self.memories.met(each)
             if met is not None and met[1]:
                 memory = met[0]
-                memory.writes = (Write(operation, count[0], part_of(result)),)
+                memory.writes = (Write(operation, output, part_of(each)),)
                 memory.live, memory.at, memory.where = operation.live, self.at, operation.where
                 memory.version += 1
                 if self.uses is not None:
                     self.uses.owns(memory)
-            count[0] += 1
-        elif isinstance(result, (list, tuple)):
-            for each in result:
-                self._results(operation, each, count)
 
     def written(self, memory: Memory, write: Write, *, reads: bool, put: int | None = None) -> None:
         """Note a write to a part of memory.

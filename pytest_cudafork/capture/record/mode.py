@@ -79,7 +79,7 @@ class HistoryMode(ObservingMode, SeesHostWork):
     def _see(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         history = self._history
         if history.spoiled and known.kind is not Kind.VIEW:
-            history.tell_of_spoiled(known, args)
+            history.tell_of_spoiled(known, args, kwargs)
         if known.foreign and known.traits.in_python:
             return self._open(known.op, args, kwargs)
         if known.kind is Kind.VIEW:

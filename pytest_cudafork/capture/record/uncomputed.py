@@ -7,7 +7,7 @@ what comes out of it. So they are followed, and told of once the host takes a va
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -81,7 +81,7 @@ class Uncomputed:
             self.waits = False
             return run()
         read, written = [], []
-        for tensor, how in _tensors(known, args, kwargs):
+        for tensor, how in known.tensors(args, kwargs):
             if how is None or how.reads:
                 read.append(tensor)
             if how is not None:
@@ -114,17 +114,6 @@ class Uncomputed:
             else:
                 self._found[memory] = unknown
         self.waits = bool(self._found)
-
-
-def _tensors(
-    known: KnownOperator, args: Any, kwargs: dict[str, Any]
-) -> Iterator[tuple[Tensor, Any]]:
-    """Give the tensors among arguments, each with how it is written, if it is."""
-    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-    for key, value in given:
-        how = known.written.get(key)
-        for tensor in tensors_in(value):
-            yield tensor, how
 
 
 def _leaves_the_device(of: list[Tensor], made: list[Tensor]) -> bool:

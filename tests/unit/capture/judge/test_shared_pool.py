@@ -42,6 +42,42 @@ def test_a_result_that_is_read_after_the_other_replay_is_an_error(x: Any) -> Non
         assert found[0]["lines"][0][1].startswith(__file__)
 
 
+WRITES: dict[str, Any] = {
+    "one": lambda result, other, x: result.copy_(x),
+    "in a list": lambda result, other, x: torch._foreach_copy_([other, result], [x, x]),
+    "out": lambda result, other, x: torch.add(x, x, out=result),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_result_that_is_written_anew_and_then_read_is_right(x: Any, name: str) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        first.replay()
+        WRITES[name](result, torch.zeros(1000), x)
+        result.sum()
+        assert look.kinds() == []
+
+
+READS: dict[str, Any] = {
+    "in a list": lambda result, other, x: torch._foreach_copy_([other, other], [result, x]),
+    "by name": lambda result, other, x: torch.where(x > 0, x, other=result),
+    "and written": lambda result, other, x: result.add_(1),
+    "in part": lambda result, other, x: (result[:10].zero_(), result.sum()),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_result_is_read_however_an_operator_is_given_it(x: Any, name: str) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        first.replay()
+        READS[name](result, torch.zeros(1000), x)
+        assert look.kinds() == ["overwritten-result"]
+
+
 def test_in_the_order_of_capture_and_with_copies_it_is_right(x: Any) -> None:
     with looking() as look:
         first, second = two_graphs(look, x)
