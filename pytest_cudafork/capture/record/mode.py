@@ -102,7 +102,7 @@ class HistoryMode(ObservingMode, SeesHostWork):
 
     def _open(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the Python kernel of a custom operator; its operators are seen one by one."""
-        on_gpu = any(isinstance(each, Tensor) and each.is_cuda for each in args)
+        on_gpu = any(each.is_cuda for each in tensors_in((args, kwargs)))
         with below_autograd(), self:
             return op.redispatch(CUDA_KEYS if on_gpu else CPU_KEYS, *args, **kwargs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
 from pytest_cudafork.capture.record.uses import GraphUses  # noqa: E402
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.compat.torch_graphs import CPU_KEYS, CUDA_KEYS  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 
@@ -111,6 +113,22 @@ def test_operators_of_functions_run_and_make_a_capture_dark() -> None:
         assert result.tolist() == [2.0] * 3
         captured = look.capture(lambda: torch.vmap(branch)(x))
     assert captured.seen.uses.not_seen == ""
+
+
+class OnGpu(Tensor):  # type: ignore[misc]  # torch is not followed
+    """A tensor that says that it lies on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("given", [lambda x: x, lambda x: [torch.ones(1), x]])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_custom_operator_of_python_runs_where_its_tensors_lie(given: Any, named: bool) -> None:
+    operator: Any = SimpleNamespace(redispatch=lambda keys, *args, **kwargs: keys)
+    value = given(torch.ones(1).as_subclass(OnGpu))
+    args, kwargs = ((), {"x": value}) if named else ((value,), {})
+    assert HistoryMode(History())._open(operator, args, kwargs) is CUDA_KEYS
+    assert HistoryMode(History())._open(operator, (torch.ones(1), 2), {}) is CPU_KEYS
 
 
 def test_custom_operators_of_python_are_opened() -> None:
