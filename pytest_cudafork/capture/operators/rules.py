@@ -28,7 +28,8 @@ class Kind(enum.Enum):
     RESIZE = "changes the size of a storage"
 
 
-OnValues = Callable[[Any, Mapping[str, Any], Callable[[Tensor], bool]], bool]
+OnHost = Callable[[Tensor], bool]
+OnValues = Callable[[Any, Mapping[str, Any], OnHost], bool]
 """``on_values(args, kwargs, on_host)``: whether a call waits for values on a GPU.
 
 ``on_host`` tells whether the host knows what a tensor holds.
@@ -47,18 +48,17 @@ class Rule:
     written_as: str = ""  # how users write it; for those that hand a value to the host
 
 
-def always(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]) -> bool:
+def always(args: Any, kwargs: Mapping[str, Any], on_host: OnHost) -> bool:
     """Every call waits for values."""
     return True
 
 
-def _without_output_size(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
-    return kwargs.get("output_size") is None
+def _is_given(name: str, *, given: bool = True) -> OnValues:
+    """Return whether an argument that has a name is given, or whether it is not."""
+    return lambda args, kwargs, on_host: (kwargs.get(name) is not None) is given
 
 
-def _ends_on_device(
-    args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]
-) -> bool:
+def _ends_on_device(args: Any, kwargs: Mapping[str, Any], on_host: OnHost) -> bool:
     """Whether an end of a range is a tensor whose value the host does not know."""
     ends = [*args[:2], *kwargs.values()]
     return any(isinstance(each, Tensor) and not on_host(each) for each in ends)
@@ -79,7 +79,7 @@ def _mask_read(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
     return any(_is_mask(each) for each in args[1])
 
 
-def _mask_written(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]) -> bool:
+def _mask_written(args: Any, kwargs: Mapping[str, Any], on_host: OnHost) -> bool:
     if not _mask_read(args, kwargs, on_host):
         return False
     # x[mask] = one number is a masked_fill, if the host knows the number and does not add it
@@ -91,7 +91,7 @@ def _mask_written(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tenso
 def _on_device(name: str, position: int) -> OnValues:
     """Return whether an argument is a tensor whose value the host does not know."""
 
-    def asks(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]) -> bool:
+    def asks(args: Any, kwargs: Mapping[str, Any], on_host: OnHost) -> bool:
         given = kwargs.get(name, args[position] if position < len(args) else None)
         return isinstance(given, Tensor) and not on_host(given)
 
@@ -105,11 +105,6 @@ def _sorted_to_be_found(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> b
         return False
     few = both[1].numel() < int(10 * both[0].numel() ** 0.145)
     return not few and both[0].numel() > 0
-
-
-def _with_a_sorter(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
-    """Whether places are given, which are checked."""
-    return kwargs.get("sorter") is not None
 
 
 def _with_checked_lengths(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
@@ -162,7 +157,7 @@ RULES: Mapping[str, Rule] = {
         ("nonzero_numpy", "unique_consecutive", "unique_dim", "_unique"), Rule(on_values=always)
     ),
     "repeat_interleave": Rule(
-        on_values=_without_output_size,
+        on_values=_is_given("output_size", given=False),
         written_as="`repeat_interleave()` without `output_size`",
     ),
     "index": Rule(on_values=_mask_read),
@@ -176,7 +171,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("index_fill", "index_fill_"), _waits(_on_device("value", 3))),
     **dict.fromkeys(("masked_fill", "masked_fill_"), _waits(_on_device("value", 2))),
     "isin": _waits(_sorted_to_be_found),
-    "searchsorted": _waits(_with_a_sorter),
+    "searchsorted": _waits(_is_given("sorter")),  # the places are checked
     "segment_reduce": _waits(_with_checked_lengths),
     "mode": _waits(_of_long_rows),
     **dict.fromkeys(

@@ -78,18 +78,21 @@ class Recorder(Listener):
             def see() -> None:
                 self.history.missed = True  # what ran until now
                 if not count_modes():  # modes end in the order of their beginning
-                    stack.enter_context(HistoryMode(self.history))
-                    stack.enter_context(self._launches.noted(failed))
+                    self._see_in(stack)
 
             if self._outside and later is not None:
                 stack.callback(later(see))
             elif self._outside:
-                stack.enter_context(HistoryMode(self.history))
-                stack.enter_context(self._launches.noted(failed))
+                self._see_in(stack)
             try:
                 yield
             finally:
                 self._close()
+
+    def _see_in(self, stack: contextlib.ExitStack, capture: SeenCapture | None = None) -> None:
+        """See operators and launches until a stack is closed."""
+        stack.enter_context(HistoryMode(self.history, capture))
+        stack.enter_context(self._launches.noted(self._failed))
 
     def another_test_begins(self) -> None:
         """Forget what lines did in the test before: its numbers and runs are none of this one's."""
@@ -107,8 +110,7 @@ class Recorder(Listener):
         capture.uses = self.history.uses = GraphUses(self.history.at)
         self._open = contextlib.ExitStack()
         self._open.callback(steps_told(self._on_step))
-        self._open.enter_context(HistoryMode(self.history, capture))
-        self._open.enter_context(self._launches.noted(self._failed))
+        self._see_in(self._open, capture)
 
     def _on_step(self, optimizer: Any) -> None:
         """Note the numbers by which an optimizer takes a step within the capture."""
