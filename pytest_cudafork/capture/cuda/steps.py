@@ -21,7 +21,7 @@ from pytest_cudafork.capture.interface.backend import Work
 from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, line_of
 from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.traits import tensors_in, traits_of
+from pytest_cudafork.capture.operators.traits import Traits, tensors_in, traits_of
 from pytest_cudafork.compat.torch_graphs import ObservingMode, OpOverload
 from pytest_cudafork.observe.base.undo import UndoStack
 
@@ -51,10 +51,10 @@ class StepHook:
 
 
 class Signature(NamedTuple):
-    """What an operator does with its arguments."""
+    """What an operator does with its arguments and results."""
 
-    written: frozenset[int | str]  # positions and names
-    replaced: frozenset[int | str]  # those of them whose old contents do not matter
+    traits: Traits
+    writes: bool  # contents of arguments
     reads: bool  # the contents of what it does not write
     fills: bool  # its new tensors have contents
     view: bool  # it returns no new memory
@@ -62,19 +62,13 @@ class Signature(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def signature_of(func: Any) -> Signature:
-    """Read an operator's schema and its row in the table of rules."""
+    """Read what is known of an operator."""
     traits = traits_of(func)
     allocates = traits.kind in _NO_CONTENTS
     # lift_fresh returns what it is given.
     view = traits.kind is Kind.VIEW or traits.name == "aten::lift_fresh"
-    written = () if allocates or view else traits.written
-    return Signature(
-        frozenset(place for one in written for place in (one.position, one.name)),
-        frozenset(place for one in written if not one.reads for place in (one.position, one.name)),
-        reads=not (view or allocates or traits.shape_only),
-        fills=not allocates,
-        view=view,
-    )
+    reads = not (view or allocates or traits.shape_only)
+    return Signature(traits, not (allocates or view), reads, not allocates, view)
 
 
 class StepRecorder(ObservingMode):
@@ -99,21 +93,18 @@ class StepRecorder(ObservingMode):
         if not isinstance(func, OpOverload):
             return self._higher_order(func, args, kwargs)
         signature = signature_of(func)
-        inputs = [*enumerate(args), *kwargs.items()]
-        launches = signature.reads and any(
-            tensor.is_cuda and tensor.numel() for _, value in inputs for tensor in tensors_in(value)
-        )
+        inputs = list(signature.traits.tensors(args, kwargs))
+        launches = signature.reads and any(each.is_cuda and each.numel() for each, _ in inputs)
         with self._watched(str(func), launches) as index:
             result = func(*args, **kwargs)
         where = self.steps[index].where
         seen = set()
-        for place, value in inputs:
-            for tensor in tensors_in(value):
-                seen.add(id(tensor))
-                writes = place in signature.written
-                if writes or signature.reads:
-                    reads = place not in signature.replaced
-                    self.storages.note(tensor, index, where, reads=reads, writes=writes)
+        for tensor, written in inputs:
+            seen.add(id(tensor))
+            writes = written is not None and signature.writes
+            if writes or signature.reads:
+                reads = written is None or written.reads or not signature.writes
+                self.storages.note(tensor, index, where, reads=reads, writes=writes)
         if signature.view:
             return result
         for tensor in tensors_in(result):

@@ -6,6 +6,7 @@ Whether it is a view, an allocation or work, what it reads and writes, and when 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -74,11 +75,22 @@ class Traits:
     foreign: bool  # no operator of torch's own
     composite: bool  # made of other operators, which are what is recorded
     overload: str
+    places: Mapping[int | str, Written]  # ``written`` by position, and by name
 
     @property
     def in_python(self) -> bool:
         """Whether it is a custom operator whose kernel for CPU is Python code, as of now."""
         return self.foreign and has_python_kernel(self.name, self.overload)
+
+    def tensors(
+        self, args: Iterable[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[tuple[torch.Tensor, Written | None]]:
+        """Give the tensors among the arguments of a call, each with how it is written, if it is."""
+        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        for place, value in given:
+            how = self.places.get(place)
+            for tensor in tensors_in(value):
+                yield tensor, how
 
 
 _OF_TORCH = ("aten::", "prims::")
@@ -132,6 +144,7 @@ def _learn(op: Any) -> Traits:
         foreign=foreign,
         composite=is_composite(op),
         overload=schema.overload_name,
+        places={place: each for each in written for place in (each.position, each.name)},
     )
 
 

@@ -247,7 +247,7 @@ class History:
         """Note that arguments were written, and nothing of how."""
         where = self.line()
         self.at += 1
-        for each, written in known.tensors(args, kwargs):
+        for each, written in known.traits.tensors(args, kwargs):
             if written is not None:
                 self.changed(each, where)
 
@@ -257,7 +257,7 @@ class History:
         Memory of which all is written holds what is written from then on.
         """
         anew: list[Memory] = []
-        for tensor, written in known.tensors(args, kwargs):
+        for tensor, written in known.traits.tensors(args, kwargs):
             memory = self.memories.get(tensor)
             if memory is None or memory not in self.spoiled:
                 continue

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.traits import Traits, Written, tensors_in, traits_of
+from pytest_cudafork.capture.operators.traits import Traits, traits_of
 from pytest_cudafork.capture.record.numbers import VIEWS
 from pytest_cudafork.compat.torch_graphs import OpOverload, schema_of
 
@@ -51,10 +51,7 @@ class KnownOperator:
     def __init__(self, op: Any, traits: Traits) -> None:
         self.op, self.traits, self.kind = op, traits, traits.kind
         space, _, self.name = traits.name.partition("::")
-        self.written: Mapping[int | str, Written] = {
-            **{each.position: each for each in traits.written},
-            **{each.name: each for each in traits.written},
-        }
+        self.written = traits.places
         self.foreign = traits.foreign
         self.numbered = self.kind is Kind.VIEW and self.name in VIEWS
         self.by_generator = traits.has_generator
@@ -64,16 +61,6 @@ class KnownOperator:
         )
         self.heavy = self.name.startswith(_HEAVY)
         self.copies = self.name in _COPIES or (self.kind is Kind.VIEW and traits.composite)
-
-    def tensors(
-        self, args: Iterable[Any], kwargs: Mapping[str, Any]
-    ) -> Iterator[tuple[torch.Tensor, Written | None]]:
-        """Give the tensors among the arguments of a call, each with how it is written, if it is."""
-        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        for key, value in given:
-            how = self.written.get(key)
-            for tensor in tensors_in(value):
-                yield tensor, how
 
 
 class Operators:

@@ -81,7 +81,7 @@ class Uncomputed:
             self.waits = False
             return run()
         read, written = [], []
-        for tensor, how in known.tensors(args, kwargs):
+        for tensor, how in known.traits.tensors(args, kwargs):
             if how is None or how.reads:
                 read.append(tensor)
             if how is not None:

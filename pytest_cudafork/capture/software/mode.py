@@ -23,7 +23,7 @@ from pytest_cudafork.capture.interface.host_work import SeesHostWork
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.traits import Traits, Written, tensors_in, traits_of
+from pytest_cudafork.capture.operators.traits import Traits, tensors_in, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory, region_of
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.shapes import Shapes
@@ -204,19 +204,16 @@ def note_uses(
     node: int,
 ) -> None:
     """Note what an operator reads and writes of its arguments."""
-    memories, plain = recorder.memories, list(found)
-    targets: list[tuple[Tensor, Written]] = []
-    for written in traits.written:
-        for each in tensors_in(written.of(args, kwargs)):
-            targets.append((each, written))
-            at = next((i for i, other in enumerate(plain) if other is each), None)
-            if at is not None:
-                del plain[at]
-    for each in plain if traits.written or not traits.shape_only else ():
-        read = each.numel() > 0
-        recorder.use(memories.of(each), node, reads=read, writes=False, tensor=each)
-    for each, written in targets:
-        # A partial write of fresh memory is no read of it: only plain arguments count as such.
-        memory = memories.of(each)
-        memory.filled = True
-        recorder.use(memory, node, reads=written.reads, writes=True, tensor=each)
+    memories, dense = recorder.memories, {id(each) for each in found}
+    given = list(traits.tensors(args, kwargs))
+    if traits.written or not traits.shape_only:
+        for each, written in given:
+            if written is None and id(each) in dense:
+                read = each.numel() > 0
+                recorder.use(memories.of(each), node, reads=read, writes=False, tensor=each)
+    for each, written in given:
+        if written is not None:
+            # A partial write of fresh memory is no read of it: only plain arguments count as such.
+            memory = memories.of(each)
+            memory.filled = True
+            recorder.use(memory, node, reads=written.reads, writes=True, tensor=each)

@@ -119,3 +119,14 @@ def test_tensors_are_found_among_arguments() -> None:
 
 def test_an_operator_is_looked_at_once() -> None:
     assert traits_of(aten.mm.default) is traits_of(aten.mm.default)
+
+
+def test_tensors_of_a_call_are_given_with_how_they_are_written() -> None:
+    x, y, z = torch.ones(1), torch.ones(1), torch.ones(1)
+    found = list(traits_of(aten.add.out).tensors((x, y), {"alpha": 1, "out": z}))
+    assert all(tensor is given for (tensor, _), given in zip(found, (x, y, z), strict=True))
+    assert [None if how is None else how.reads for _, how in found] == [None, None, False]
+    copy = traits_of(aten._foreach_copy_.default)
+    assert [how is not None for _, how in copy.tensors(([x, y], [z, z]), {})] == [
+        True, True, False, False,
+    ]  # fmt: skip
