@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     next: tuple[str, ...]
 
 
-_RUN = "python -m pytest_cudafork run {program}    # names all three lines; no GPU needed"
+_RUN = "python -m pytest_cudafork run {program}    # names the lines that initialize CUDA and fork; no GPU needed"
 _GUARD = (
     "python -m pytest_cudafork run --guard {program}    # refuses the fork, with its own traceback"
 )
