@@ -170,6 +170,7 @@ $(STAMP): pyproject.toml setup.py constraints/dev.txt tools/check_python.py $(NA
 	  echo "no $(PYTHON) here: name a Python 3.10 or later, as in make PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" tools/check_python.py
 	@echo "setting up $(VENV) with $$("$(PYTHON)" --version) (minutes the first time)"
+	@echo "  torch and the tools of tests, linters and docs are installed; pip is silent unless it fails"
 	@"$(PYTHON)" -m venv "$(VENV)"
 	@$(PIP) install --no-compile -c constraints/dev.txt -e ".[test,lint,docs]"
 	@$(PY) $(COMPILE) "$(abspath $(VENV))/lib" || :

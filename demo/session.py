@@ -17,10 +17,10 @@ from demo.cases import Case, Library
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.advice import what_the_line_is
+from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.observe.story.source import source_line
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, culprit_of, frames_from
-from pytest_cudafork.observe.story.words import short_path
 from tests.specimens.specimen import MARKER, Form
 
 TIME_LIMIT = 120

@@ -11,6 +11,21 @@ import sys
 
 _LAST_STREAM = 2
 
+_USAGE = """\
+usage: python -m pytest_cudafork COMMAND ...     (COMMAND --help shows its options)
+
+  run [options] SCRIPT | -m MODULE | -- PROGRAM
+                     Run a program, and name the lines that initialize CUDA and fork.
+  explain [FILE]     Say which error of CUDA and fork a log holds, and what to run next.
+  imports PKG        Name the lines that initialize CUDA when a package is imported.
+  attach PID         Say whether CUDA is initialized in a process that runs, and by which line.
+  doctor             Say what of this machine changes what CUDA and forks do.
+  merge LEDGER...    Join the ledgers of several jobs.
+  html JSON PAGE     Write the page of --cuda-fork-html from a session's JSON.
+  fileworker --preload MODULES --result-fd N
+                     Run test files in forks of a clean process, for a test runner.
+"""
+
 
 def main(args: list[str] | None = None) -> int:
     """Run one command and return its exit status.
@@ -104,18 +119,13 @@ def _run(args: list[str]) -> int:
         from pytest_cudafork.explain.command_line import main as explain
 
         return explain(args[1:])
-    usage = (
-        "usage: python -m pytest_cudafork run [options] SCRIPT | -m MODULE | -- PROGRAM\n"
-        "       python -m pytest_cudafork explain [FILE] [options]\n"
-        "       python -m pytest_cudafork imports PKG [options]\n"
-        "       python -m pytest_cudafork merge LEDGER... [options]\n"
-        "       python -m pytest_cudafork html JSON PAGE\n"
-        "       python -m pytest_cudafork doctor [options]\n"
-        "       python -m pytest_cudafork attach PID [options]\n"
-        "       python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]\n"
-    )
-    (sys.stdout if args[:1] in (["-h"], ["--help"]) else sys.stderr).write(usage)
-    return 0 if args[:1] in (["-h"], ["--help"]) else 2
+    if args[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(_USAGE)
+        return 0
+    if args:
+        sys.stderr.write(f"python -m pytest_cudafork: error: there is no command {args[0]!r}\n")
+    sys.stderr.write(_USAGE)
+    return 2
 
 
 if __name__ == "__main__":

@@ -294,6 +294,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
         from pytest_cudafork.report.header import header
 
         lines += header(state.settings, state.watch.observer)
+    lines += forked_option.header(config)
     if config.option.verbose > 0:
         from pytest_cudafork.settings.sources import source_lines
 

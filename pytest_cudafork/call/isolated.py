@@ -77,7 +77,10 @@ def isolated(fn: Any = None, /, **options: Any) -> Any:
     """
     unknown = sorted(options.keys() - _DEFAULTS.keys())
     if unknown:
-        raise TypeError(f"isolated() got an unexpected keyword argument {unknown[0]!r}")
+        raise TypeError(
+            f"isolated() got an unexpected keyword argument {unknown[0]!r}: it takes "
+            f"{', '.join(_DEFAULTS)}"
+        )
     check_isolated(options, _SIGNATURE)
     if fn is None:
         return functools.partial(_decorated, options)

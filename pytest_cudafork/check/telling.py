@@ -124,8 +124,8 @@ def show_as_pytest(longrepr: Any, error: BaseException, tbstyle: str) -> None:
     at = getattr(error, "at", None)
     if at is None or not isinstance(error, _OURS) or tbstyle not in _STYLES:
         return
+    from pytest_cudafork.observe.story.paths import short_path
     from pytest_cudafork.observe.story.source import source_line
-    from pytest_cudafork.observe.story.words import short_path
 
     path, line = at
     name = f"{type(error).__module__}.{type(error).__name__}"

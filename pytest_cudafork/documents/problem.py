@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from pytest_cudafork.observe.story.paths import location
 from pytest_cudafork.observe.story.touch import Frame, Touch
-from pytest_cudafork.observe.story.words import location
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 """How bad a problem is; SARIF has the same words."""

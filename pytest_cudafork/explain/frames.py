@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pytest_cudafork.observe.story.paths import location
 from pytest_cudafork.observe.story.touch import CUDA_LIBRARIES, MACHINERY, Frame
-from pytest_cudafork.observe.story.words import location
 
 _SKIPPED = CUDA_LIBRARIES | MACHINERY | {"<stdlib>"}
 _STARTS = (

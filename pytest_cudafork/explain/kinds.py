@@ -24,7 +24,10 @@ class Kind(NamedTuple):
     next: tuple[str, ...]
 
 
-_RUN = "python -m pytest_cudafork run {program}    # names all three lines; no GPU needed"
+_RUN = (
+    "python -m pytest_cudafork run {program}    # names the lines that initialize CUDA and fork; "
+    "no GPU needed"
+)
 _GUARD = (
     "python -m pytest_cudafork run --guard {program}    # refuses the fork, with its own traceback"
 )
@@ -78,6 +81,8 @@ NO_CUDA_BUILD = Kind(
     "",
     (
         "install a build of torch with CUDA in this environment, or do not ask for CUDA",
+        "pytest --cuda-fork-graphs=software --cuda-fork-check --cuda-fork-device=phantom:sm_90    "
+        "# runs tests as if a GPU was there: tensors lie on the CPU, CUDA graphs are software ones",
         "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.__file__)'    "
         "# which build, and from where; None: built without CUDA",
     ),

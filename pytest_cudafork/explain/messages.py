@@ -100,6 +100,18 @@ MESSAGES = (
         "torch",
         _TORCH_INIT,
     ),
+    Message(
+        "Tried to instantiate dummy base class CUDAGraph",
+        kinds.NO_CUDA_BUILD,
+        "torch",
+        "pytorch/pytorch torch/_utils.py, _dummy_type",
+    ),
+    Message(
+        "torch.cuda.Stream requires CUDA support",
+        kinds.NO_CUDA_BUILD,
+        "torch",
+        "pytorch/pytorch torch/cuda/streams.py, Stream.__new__",
+    ),
     Message("operation not permitted when stream is capturing", kinds.CAPTURE, "CUDA", _RUNTIME),
     Message("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", kinds.CAPTURE, "CUDA", _DRIVER),
     Message(

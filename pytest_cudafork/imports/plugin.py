@@ -29,7 +29,7 @@ from pytest_cudafork.imports.values import records
 from pytest_cudafork.imports.values.records import ImportRecord
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_of
-from pytest_cudafork.observe.story.words import short_path
+from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.process import termination
 from pytest_cudafork.settings.import_options import BASELINE, PACKAGES, SINCE, WITHOUT
 from pytest_cudafork.settings.markers import Marks, put_marks

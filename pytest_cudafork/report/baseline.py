@@ -23,7 +23,7 @@ def write_baseline(
     terminal: pytest.TerminalReporter, settings: Settings, root: str, baseline: BaselineHooks
 ) -> None:
     """Write the lines of a session that has a baseline."""
-    from pytest_cudafork.observe.story.words import short_path
+    from pytest_cudafork.observe.story.paths import short_path
 
     result, gone = baseline.result, baseline.gone
     verbose = terminal.verbosity > 0

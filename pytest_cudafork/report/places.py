@@ -52,7 +52,7 @@ def import_lines(history: History, *, advice: bool = True, told: Collection[str]
         first = touches[0]
         times = f" (and {len(touches) - 1} more times)" if len(touches) > 1 else ""
         if number == 0:
-            when = "at import or collection" if first.phase else "outside of tests"
+            when = "before any test" if first.phase else "outside of tests"
             lines.append(f"touched {when}{times}:")
             named = [f"{headline(first)} (told above)"]
             full = first.where not in told

@@ -107,7 +107,8 @@ def test_the_table_of_options_has_the_names_that_the_table_in_the_code_has() -> 
     for option in OPTIONS:
         values = {"", f"={option.metavar}", f"={option.metavar},..."}
         known = [row for row in spelled if row[0] in {option.flag + value for value in values}]
-        assert len(known) == 1, f"{option.flag}={option.metavar}: {known}"
+        row = f"{option.flag}={option.metavar}, {option.env}, {option.name}"
+        assert len(known) == 1, f"options.md, the table at its top: one row with {row}"
         expected.add((known[0][0], option.env, option.name))
     assert spelled == expected
     optional = {row[0].partition("[")[0] for row in rows if "[" in row[0]}
@@ -129,7 +130,7 @@ def test_the_reference_has_each_file_that_an_option_names() -> None:
     named = {f"`{option.flag}`" for option in OPTIONS if option.metavar == "FILE"}
     table = (REFERENCE / "files.md").read_text(encoding="utf-8").partition("\n| command |")[0]
     told = {f"`{cell}`" for cell in re.findall(r"^\| `(--cuda-fork[\w-]+)`", table, re.M)}
-    assert told == named
+    assert told == named, "files.md, its first table"
 
 
 def test_the_reference_has_each_file_that_a_command_writes(
@@ -175,7 +176,7 @@ def test_the_reference_has_each_hook_and_no_other() -> None:
 
 def test_the_reference_has_each_command_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands(["--help"]) == 0
-    said = set(re.findall(r"-m pytest_cudafork (\w+)", capsys.readouterr().out))
+    said = set(re.findall(r"^  (\w+)", capsys.readouterr().out, re.M))
     table = (REFERENCE / "command-line.md").read_text(encoding="utf-8").partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)", table, re.M)) == said
 

@@ -17,6 +17,7 @@ from pytest_cudafork.capture.in_tests.possible import (
     after_captures_are_possible,
     any_asks_for_graphs,
     captures_are_possible,
+    options_to_add,
 )
 from pytest_cudafork.capture.in_tests.summary import CaptureSummary
 from pytest_cudafork.capture.interface.check_names import LOOKED_AT
@@ -47,8 +48,10 @@ def begin(config: pytest.Config) -> None:
 def begin_summary(config: pytest.Config) -> None:
     """Register what tells of all tests; in the controller of pytest-xdist it is all there is."""
     if not config.pluginmanager.has_plugin(_SUMMARY):
-        counts = config.stash[SESSION].settings.captures not in (OFF, "audit")
-        config.pluginmanager.register(CaptureSummary(counts=counts), _SUMMARY)
+        settings = config.stash[SESSION].settings
+        counts = settings.captures not in (OFF, "audit")
+        summary = CaptureSummary(counts=counts, to_add=options_to_add(settings))
+        config.pluginmanager.register(summary, _SUMMARY)
 
 
 class CaptureHooks:

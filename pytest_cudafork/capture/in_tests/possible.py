@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from pytest_cudafork.observe.base.after_import import Required, after_import
+from pytest_cudafork.settings.devices import ABSENT
+from pytest_cudafork.settings.options import Settings
 from pytest_cudafork.settings.real_driver import has_real_driver
 
 FIXTURE = "graph_backend"
@@ -27,6 +29,17 @@ def captures_are_possible() -> bool:
         return True
     version = getattr(sys.modules.get("torch"), "version", None)
     return bool(getattr(version, "hip", None))  # whose driver has files of other names
+
+
+def options_to_add(settings: Settings) -> str:
+    """Say which options let code for a GPU capture here, "" if none is missing."""
+    if has_real_driver() or settings.graphs == "cuda":
+        return ""
+    options = [] if settings.graphs == "software" else ["--cuda-fork-graphs=software"]
+    shows_none = not settings.active or settings.device.face == ABSENT
+    shows = "--cuda-fork-check --cuda-fork-device=phantom:sm_90 if tests use the device 'cuda'"
+    options += [shows] if shows_none else []
+    return f"no NVIDIA driver here: add {', and '.join(options)}" if options else ""
 
 
 def any_asks_for_graphs(items: Iterable[pytest.Item]) -> bool:

@@ -15,11 +15,13 @@ class CaptureSummary:
 
     Args:
         counts: Whether to say how much was looked at, also where nothing was found.
+        to_add: Options to name where nothing was, "" if none would help.
 
     """
 
-    def __init__(self, *, counts: bool = False) -> None:
+    def __init__(self, *, counts: bool = False, to_add: str = "") -> None:
         self._counts = counts
+        self._to_add = to_add
         self._gathered = Gathered()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -40,6 +42,8 @@ class CaptureSummary:
         """Return the lines of the section; none: there is nothing to tell."""
         suspected = self._gathered.suspicions
         lines = [self._looked_at()] if self._counts else []
+        if lines and self._to_add and not self._gathered.captures:
+            lines.append(self._to_add)
         shown = suspected[: None if verbose else _MOST]
         if shown:
             count = len(suspected)

@@ -12,8 +12,8 @@ import sys
 from types import CodeType, FrameType, TracebackType
 
 from pytest_cudafork.compat import tracebacks
+from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.observe.story.touch import CUDA_LIBRARIES, MACHINERY, Frame
-from pytest_cudafork.observe.story.words import short_path
 
 _FOREIGN = CUDA_LIBRARIES | MACHINERY | {"<stdlib>", "numpy"}
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_cudafork.baseline.file import BaselineFile, Row, text_of, write
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
-from pytest_cudafork.observe.story.words import short_path
+from pytest_cudafork.observe.story.paths import short_path
 
 UPDATE_OPTION = "--cuda-fork-imports-update"
 SHELL_UPDATE_OPTION = "--update"

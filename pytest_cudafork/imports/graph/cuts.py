@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
 from pytest_cudafork.imports.values.records import ImportRecord
+from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.observe.story.touch import Frame
-from pytest_cudafork.observe.story.words import short_path
 
 _MOST_EDGES = 5
 _MOST_HEADS = 8

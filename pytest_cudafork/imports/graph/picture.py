@@ -19,8 +19,8 @@ from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.cuts import CulpritCuts, cut_lines, place_of, to_do
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.observe.story.plain_text import plain
-from pytest_cudafork.observe.story.words import short_path
 
 _SLOT = re.compile(r"@@([A-Z]+)@@")
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.M)

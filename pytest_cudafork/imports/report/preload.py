@@ -14,7 +14,7 @@ from pytest_cudafork.imports.values.records import (
     ImportRecord,
     ImportVerdict,
 )
-from pytest_cudafork.observe.story.words import short_path
+from pytest_cudafork.observe.story.paths import short_path
 
 _MOST_LINES = 20
 _MOST_NAMES = 5

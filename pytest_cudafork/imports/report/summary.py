@@ -19,7 +19,7 @@ from pytest_cudafork.imports.values.records import (
     Outcome,
     RunningThread,
 )
-from pytest_cudafork.observe.story.words import short_path
+from pytest_cudafork.observe.story.paths import short_path
 
 
 class Line(NamedTuple):

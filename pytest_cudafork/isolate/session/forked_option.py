@@ -78,3 +78,15 @@ def begin(config: pytest.Config, isolate: str | None) -> str | None:
     elif claim.ours and claim.every_test == flag:  # nothing is left for it to do
         manager.unregister(name=PEER)  # it would fork once more, in the child
     return "auto" if claim.every_test and isolate is None else isolate
+
+
+def header(config: pytest.Config) -> list[str]:
+    """Say so where the option is given, and pytest-forked has it."""
+    given = getattr(config.option, DEST, False) is True
+    claim = config.stash[CLAIM]
+    if not given or not claim.ours or claim.every_test or not config.pluginmanager.has_plugin(PEER):
+        return []
+    return [
+        f"cuda-fork: {FLAG} is pytest-forked's, which is loaded, too; for this plugin's add -p "
+        "no:pytest_forked, or uninstall pytest-forked"
+    ]

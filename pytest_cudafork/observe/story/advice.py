@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.observe.story.paths import location
 from pytest_cudafork.observe.story.scopes import Scope, Statement, statement_of
 from pytest_cudafork.observe.story.touch import Frame, Touch
 
@@ -94,7 +95,7 @@ def _import_time_advice(touch: Touch, culprit: Frame, own: tuple[str, str]) -> l
     if culprit.package in own:
         advice.append(_own_line_advice(culprit))
     elif importer is not None:
-        where = f"{os.path.basename(importer.filename)}:{importer.lineno}"
+        where = location(importer)
         what = _imported_at(importer) or culprit.package
         if importer.is_body:
             move = "move it into the function that needs it, and call that in the child"
@@ -104,7 +105,7 @@ def _import_time_advice(touch: Touch, culprit: Frame, own: tuple[str, str]) -> l
     for frame in reversed(touch.import_chain[:-1]):
         if _reexports(frame, own):
             advice.append(
-                f"{_short(frame.filename)}:{frame.lineno} re-exports a module that initializes the "
+                f"{location(frame)} re-exports a module that initializes the "
                 "driver: leave that import out and import the leaf module where it is used"
             )
             break
@@ -163,8 +164,3 @@ def _asks_only(touch: Touch) -> bool:
 def _nearest_own(chain: tuple[Frame, ...], own: tuple[str, str]) -> Frame | None:
     """The innermost importer that is the reader's own."""
     return next((frame for frame in reversed(chain[:-1]) if frame.package in own), None)
-
-
-def _short(filename: str) -> str:
-    """The last three components of a path: enough to know an ``__init__.py`` by."""
-    return "/".join(filename.replace("\\", "/").split("/")[-3:])

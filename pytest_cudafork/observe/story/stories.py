@@ -13,6 +13,7 @@ from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.images import NOW, Image, Images, moment_of
+from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import (
     fork_line,
@@ -22,7 +23,6 @@ from pytest_cudafork.observe.story.words import (
     nobodys_line,
     own_lines,
     place_of,
-    short_path,
     touch_lines,
 )
 from pytest_cudafork.settings import environment

@@ -4,47 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_cudafork.compat.unpatched import os, re
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_line_is
-from pytest_cudafork.observe.story.plain_text import plain
+from pytest_cudafork.observe.story.paths import location
 from pytest_cudafork.observe.story.source import source_line
 from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch, culprit_of
 from pytest_cudafork.settings import environment
 
-_SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
-_STDLIB = re.compile(r".*[/\\]lib(?:64)?[/\\](python3\.\d+t?[/\\])(?!site-packages|dist-packages)")
 _MOST_CALLS = 6
-
-
-def short_path(filename: str, base: str | None = None) -> str:
-    """Shorten a path as far as it stays clear: relative to ``base``, or from site-packages on."""
-    return plain(_shortened(filename, base))
-
-
-def _shortened(filename: str, base: str | None) -> str:
-    if filename.startswith("<"):
-        return filename
-    site = _SITE.sub("", filename)
-    if site != filename:
-        return site
-    base = base or _working_directory()
-    if base and filename.startswith(base.rstrip(os.sep) + os.sep):
-        return filename[len(base.rstrip(os.sep)) + 1 :]
-    return _STDLIB.sub(r"\1", filename)
-
-
-def _working_directory() -> str:
-    """The current directory; "" where it has been removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
-
-
-def location(frame: Frame) -> str:
-    """``path:line`` of a frame, path shortened."""
-    return f"{short_path(frame.filename)}:{frame.lineno}"
 
 
 def headline(touch: Touch) -> str:

@@ -329,7 +329,7 @@ def test_a_touch_at_collection_fails_at_level_touch_and_is_listed_otherwise(
     listed = check(pytester, "fork")
     assert listed.ret == 0
     listed.assert_outcomes(passed=1)
-    listed.stdout.fnmatch_lines(["touched at import or collection:", f"  {named}: *"])
+    listed.stdout.fnmatch_lines(["touched before any test:", f"  {named}: *"])
     assert counts(listed)["at import or collection"] == 1
 
 
@@ -343,7 +343,7 @@ def test_a_module_that_breaks_after_its_touch_keeps_its_own_error(
     assert "CUDA was initialized in the pytest process" in text
     result = check(pytester, "fork")
     assert "No module named 'no_such_module'" in result.stdout.str()
-    result.stdout.fnmatch_lines(["touched at import or collection:"])
+    result.stdout.fnmatch_lines(["touched before any test:"])
 
 
 @pytest.mark.parametrize("args", [(), ("--co",)], ids=["run", "collect only"])
@@ -355,7 +355,7 @@ def test_a_touch_in_a_conftest_is_named_without_any_test_file_importing_it(
     result = check(pytester, "fork", "-p", "no:cacheprovider", "-s", *args)
     assert result.ret == 0
     result.stdout.fnmatch_lines(
-        ["touched at import or collection:", f"  conftest.py:{line_of(path, '# culprit')}: *"]
+        ["touched before any test:", f"  conftest.py:{line_of(path, '# culprit')}: *"]
     )
     assert counts(result)["at start-up"] == 1
 

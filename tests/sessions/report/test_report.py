@@ -72,7 +72,7 @@ def test_a():
     second = f"{path.name}:{line_of(path, '# second')}: module constant VALUE, evaluated at import"
     result.stdout.fnmatch_lines(
         [
-            "touched at import or collection*",
+            "touched before any test*",
             f"  {first}",
             '      > ctypes.CDLL("libcuda.so.1").cuInit(0)  # first',
             "    touched CUDA by cuInit*while *.py was collected",

@@ -171,7 +171,7 @@ def test_auto_takes_a_clean_process_where_a_fork_would_not_do(
 
 
 WRONG = {
-    "unknown": ({"how": "fork"}, TypeError, "unexpected keyword argument 'how'"),
+    "unknown": ({"how": "fork"}, TypeError, "argument 'how': it takes method, "),
     "method": ({"method": "thread"}, ValueError, r"@isolated\(method='thread'\): method is one of"),
     "timeout": ({"timeout": 0}, ValueError, "seconds above 0"),
     "fixtures": ({"fixtures": "copy"}, ValueError, "fixtures is one of own, inherit"),

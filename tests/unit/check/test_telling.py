@@ -18,8 +18,8 @@ from pytest_cudafork.check.telling import (
     told_error,
 )
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
+from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.observe.story.stories import History
-from pytest_cudafork.observe.story.words import short_path
 
 TOUCH: dict[str, Any] = {
     "k": "touch", "id": "t", "t": 1, "pid": 7, "entry": "cuInit",

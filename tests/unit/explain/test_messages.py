@@ -46,6 +46,8 @@ WRITTEN = {
     "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env "
     "variable CUDA_VISIBLE_DEVICES after program start.": kinds.NO_GPU,
     "AssertionError: Torch not compiled with CUDA enabled": kinds.NO_CUDA_BUILD,
+    "RuntimeError: Tried to instantiate dummy base class CUDAGraph": kinds.NO_CUDA_BUILD,
+    "RuntimeError: torch.cuda.Stream requires CUDA support": kinds.NO_CUDA_BUILD,
     "CUDA error: operation not permitted when stream is capturing": kinds.CAPTURE,
     "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": kinds.CAPTURE,
     "CUDA error: dependency created on uncaptured work in another stream": kinds.CAPTURE,

@@ -24,7 +24,7 @@ def touch(line: int = 3, test: str = "", **fields: Any) -> dict[str, Any]:
 def test_only_touches_outside_tests_are_those_of_imports() -> None:
     assert places.import_lines(History([touch(test="a"), touch(poisoned=True)])) == []
     listed = places.import_lines(History([touch(phase="start")] * 2))
-    assert listed[0] == "touched at import or collection (and 1 more times):"
+    assert listed[0] == "touched before any test (and 1 more times):"
     assert "    what to do:" in listed
 
 
@@ -35,7 +35,7 @@ def test_a_touch_after_the_tests_is_none_of_an_import() -> None:
 def test_more_than_ten_places_are_counted() -> None:
     records = [touch(line) for line in range(1, 13)]
     lines = places.import_lines(History([*records, records[0]]))
-    assert lines[0] == "touched at import or collection (and 1 more times):"
+    assert lines[0] == "touched before any test (and 1 more times):"
     assert lines[-1] == "... and at 2 more places"
     assert sum(line.startswith("also at ") for line in lines) == 9
 
@@ -43,7 +43,7 @@ def test_more_than_ten_places_are_counted() -> None:
 def test_a_place_that_a_failure_has_told_is_named_alone() -> None:
     lines = places.import_lines(History([touch(3), touch(4)]), told={"/src/engine.py:3"})
     assert lines == [
-        "touched at import or collection:",
+        "touched before any test:",
         "  /src/engine.py:3: in probe (told above)",
         "also at /src/engine.py:4: in probe",
     ]

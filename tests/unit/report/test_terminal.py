@@ -125,7 +125,7 @@ def test_a_loss_is_red_and_says_what_to_do() -> None:
 
 def test_a_touch_at_collection_is_told_with_advice() -> None:
     text = section([TOUCH]).text
-    assert "touched at import or collection:\n  /src/engine.py:3: in probe" in text
+    assert "touched before any test:\n  /src/engine.py:3: in probe" in text
     assert "what to do:" in text
     assert "no touch" not in text
 

@@ -17,7 +17,11 @@ from pytest_cudafork.capture.in_tests.possible import (
     after_captures_are_possible,
     any_asks_for_graphs,
     captures_are_possible,
+    options_to_add,
 )
+from pytest_cudafork.settings import Level
+from pytest_cudafork.settings.devices import Device, DeviceKind
+from pytest_cudafork.settings.options import Settings
 
 BACKEND, STAND_INS = (
     "pytest_cudafork.capture.software.backend",
@@ -53,6 +57,22 @@ def test_torch_for_amd_asks_other_files(bare: pytest.MonkeyPatch) -> None:
     cast(Any, torch).version = SimpleNamespace(hip="6.4")
     bare.setitem(sys.modules, "torch", torch)
     assert captures_are_possible()
+
+
+def test_options_without_which_code_for_a_gpu_captures_nothing_are_named(
+    bare: pytest.MonkeyPatch,
+) -> None:
+    software, present = "--cuda-fork-graphs=software", "--cuda-fork-device=phantom:sm_90"
+    shown = Settings(level=Level.FORK, device=Device(DeviceKind.PHANTOM, "sm_90"))
+    assert software in options_to_add(Settings())
+    assert present in options_to_add(Settings())
+    assert software in options_to_add(shown)
+    assert present not in options_to_add(shown)
+    assert software not in options_to_add(Settings(graphs="software"))
+    assert options_to_add(shown._replace(graphs="software")) == ""
+    assert options_to_add(Settings(graphs="cuda")) == ""
+    bare.setattr(possible, "has_real_driver", lambda: True)
+    assert options_to_add(Settings()) == ""
 
 
 def test_tests_ask_by_the_fixture() -> None:

@@ -70,6 +70,13 @@ def test_how_much_was_looked_at_is_said_where_all_tests_are() -> None:
     assert summary.lines(verbose=False) == ["looked at: 1 capture, 2 replays"]
 
 
+def test_options_are_named_where_nothing_was_captured_alone() -> None:
+    summary = CaptureSummary(counts=True, to_add="add --this")
+    assert summary.lines(verbose=False)[1:] == ["add --this"]
+    summary.pytest_runtest_logreport(report("t::a", {"captures": 1, "replays": 2}))
+    assert summary.lines(verbose=False) == ["looked at: 1 capture, 2 replays"]
+
+
 def test_captures_of_other_threads_are_not_looked_at() -> None:
     summary = CaptureSummary(counts=True)
     summary.pytest_runtest_logreport(report("t::a", {"elsewhere": 1}))

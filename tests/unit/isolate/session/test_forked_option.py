@@ -121,3 +121,22 @@ def test_pytest_forked_is_taken_off_where_we_isolate_every_test() -> None:
     assert session.begin("fork") == "fork"
     assert session.stash[CLAIM] == Claim(ours=True, every_test=True)
     assert not session.peer
+
+
+@pytest.mark.parametrize(
+    ("peer", "flag", "isolate", "told"),
+    [
+        (True, True, None, True),
+        (True, True, "fork", False),
+        (True, True, "none", False),
+        (True, False, None, False),
+        (False, True, None, False),
+    ],
+)
+def test_the_header_says_where_pytest_forked_has_the_option(
+    peer: bool, flag: bool, isolate: str | None, told: bool
+) -> None:
+    session: Any = _Session(peer=peer, flag=flag)
+    session.begin(isolate)
+    lines = forked_option.header(session)
+    assert ["-p no:pytest_forked" in line for line in lines] == ([True] if told else [])

@@ -95,7 +95,10 @@ def test_a_question_is_told_of_nvml(tmp_path: Path) -> None:
     assert "NVML" in advise(touch)[1]
 
 
-def test_code_of_others_is_imported_elsewhere(tmp_path: Path) -> None:
+def test_code_of_others_is_imported_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     own = tmp_path / "engine.py"
     own.write_text("import flash\n\ndef load():\n    import flash\n")
     stack = [
@@ -119,7 +122,17 @@ def test_a_package_that_the_reader_can_change_is_their_own(tmp_path: Path) -> No
     others, own = advise(touch_at(stack)), advise(touch_at(stack), own="flash")
     assert not any("re-exports" in sentence for sentence in others)
     assert own[0].startswith("the line runs at import")
-    assert own[1].startswith("site-packages/flash/__init__.py:2 re-exports a module")
+    assert own[1].startswith("flash/__init__.py:2 re-exports a module")
+
+
+def test_lines_are_named_as_in_the_story_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stack = [[f"{tmp_path}/pkg/core.py", 1, "<module>", BODY], IMPORTLIB]
+    stack += [[f"{tmp_path}/pkg/__init__.py", 2, "<module>", BODY], IMPORTLIB]
+    stack += [["/src/test_it.py", 1, "<module>", BODY], IMPORTLIB]
+    assert advise(touch_at(stack))[1].startswith("pkg/__init__.py:2 re-exports")
 
 
 def test_there_are_at_most_four_sentences_and_none_ends_with_a_full_stop() -> None:

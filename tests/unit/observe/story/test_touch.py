@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.observe.story.advice import advise, what_the_line_is
+from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.observe.story.touch import (
     Frame,
     Touch,
@@ -20,7 +21,7 @@ from pytest_cudafork.observe.story.touch import (
     frames_from,
     import_chain_of,
 )
-from pytest_cudafork.observe.story.words import short_path, touch_lines
+from pytest_cudafork.observe.story.words import touch_lines
 
 SITE = "/venv/lib/python3.11/site-packages"
 FUNCTION = 3

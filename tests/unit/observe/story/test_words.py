@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.story.touch import Frame, Touch
 from pytest_cudafork.observe.story.words import (
     fork_line,
     headline,
     indent,
-    location,
     nobodys_line,
-    short_path,
     touch_lines,
     when_of,
 )
@@ -28,31 +25,6 @@ def touch_at(stack: list[list[Any]], **fields: Any) -> Touch:
     """Return a touch with this stack, innermost frame first."""
     record = {"k": "touch", "id": "1-1", "pid": 7, "t": 1, "entry": "cuInit", "stack": stack}
     return Touch.from_record({**record, **fields})
-
-
-@pytest.mark.parametrize(
-    ("filename", "expected"),
-    [
-        ("<string>", "<string>"),
-        (f"{SITE}/torch/cuda/__init__.py", "torch/cuda/__init__.py"),
-        ("/usr/lib/python3/dist-packages/yaml/x.py", "yaml/x.py"),
-        ("/base/tests/test_it.py", "tests/test_it.py"),
-        ("/basement/test_it.py", "/basement/test_it.py"),
-        ("/usr/lib/python3.11/json/decoder.py", "python3.11/json/decoder.py"),
-    ],
-)
-def test_a_path_is_shortened_as_far_as_it_stays_clear(filename: str, expected: str) -> None:
-    assert short_path(filename, "/base") == expected
-
-
-def test_a_working_directory_that_was_removed_shortens_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def gone() -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr(os, "getcwd", gone)
-    assert location(Frame("/a/b.py", 3, "f", FUNCTION)) == "/a/b.py:3"
 
 
 def test_the_headline_names_the_library_where_there_is_no_stack() -> None:
