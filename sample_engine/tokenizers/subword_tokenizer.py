@@ -64,13 +64,14 @@ class SubwordTokenizer:
         Raises :class:`PromptError` for a lone surrogate, which no UTF-8 has.
         """
         try:
-            found: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+            # Other threads run meanwhile, which encode() of one text does not let them.
+            (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         except (UnicodeEncodeError, TypeError) as error:
             raise PromptError(
                 f"The text cannot be encoded: {error}. Remove what is no character with "
                 "text.encode('utf-8', 'replace').decode()."
             ) from None
-        return found
+        return list(found.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of tokens."""
