@@ -29,6 +29,8 @@ _MAY_HAVE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+# What counts as not given where it is 0.
+_MAY_BE_ZERO = ("mscale", "mscale_all_dim")
 # The kinds for which it counts how long texts were at first.
 _OF_A_LENGTH = ("llama3", "yarn")
 
@@ -124,6 +126,8 @@ def _wrong_numbers(settings: Mapping[str, Any]) -> list[str]:
     found = []
     for name, value in settings.items():
         if name in ("rope_type", "truncate") or value is None:
+            continue
+        if name in _MAY_BE_ZERO and value == 0:
             continue
         if not is_above_zero(value):
             found.append(f"{name}={value!r} must be a number above 0 that a float32 holds")

@@ -175,15 +175,15 @@ def _add_tokens(tokenizer: Any, path: Path) -> None:
             token = AddedToken(
                 given["content"], **{name: given[name] for name in _FLAGS if name in given}
             )
-            if tokenizer.token_to_id(token.content) is not None:
-                continue
-            tokenizer.add_tokens([token])
             found = tokenizer.token_to_id(token.content)
+            if found is None:
+                tokenizer.add_tokens([token])
+                found = tokenizer.token_to_id(token.content)
             if found != number:
                 raise ConfigError(
                     f"{str(path)!r} has the token {token.content!r} with the number {number}, and "
-                    f"the next number of the tokenizer beside it is {found}: one of the two files "
-                    "is of another model."
+                    f"with the tokenizer beside it that is {found}: one of the two files is of "
+                    "another model."
                 )
     except ConfigError:
         raise

@@ -76,6 +76,14 @@ def test_yarn_has_what_follows_from_its_factor() -> None:
         (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)
     )
     assert not rope.scaling.truncate
+    for name in ("mscale", "mscale_all_dim"):
+        rope, wrong = read_rope(
+            {"rope_scaling": {**scaling, name: 0}, "max_position_embeddings": 64}
+        )
+        assert not wrong
+        assert rope is not None
+        assert rope.scaling is not None
+        assert rope.scaling.attention_factor == pytest.approx(0.1 * math.log(4) + 1)
 
 
 def test_dynamic_is_the_usual_for_the_texts_that_are_taken() -> None:

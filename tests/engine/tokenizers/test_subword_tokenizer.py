@@ -200,7 +200,8 @@ def test_tokens_that_a_model_has_beside_its_tokenizers_are_known(
 @pytest.mark.parametrize(
     ("added", "words"),
     [
-        ({"305": {"content": "<|x|>"}}, r"'<\|x\|>' with the number 305, and the next .* is 300"),
+        ({"305": {"content": "<|x|>"}}, r"'<\|x\|>' with the number 305, and with .* is 300"),
+        ({"5": {"content": "<s>"}}, r"'<s>' with the number 5, and with the tokenizer .* is 0"),
         ({"x": {"content": "<|x|>"}}, "its added_tokens_decoder cannot be read"),
         ({"300": {"content": 3}}, "its added_tokens_decoder cannot be read"),
         ({"300": {"text": "<|x|>"}}, "its added_tokens_decoder cannot be read"),
