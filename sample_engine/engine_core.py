@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -23,7 +22,7 @@ import torch
 from sample_engine.attention.kernels.fp8_cache import blocks_of
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import Request
-from sample_engine.batch.request_limits import SchedulerLimits
+from sample_engine.batch.request_limits import SchedulerLimits, vocabulary_tokens
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.batch.step_under_way import StepUnderWay
@@ -87,7 +86,7 @@ class EngineCore:
         self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
     ) -> None:
         """Queue a request. Raises :class:`PromptError` for one that could never run."""
-        tokens = self._checked(request_id, prompt_token_ids)
+        tokens = vocabulary_tokens(request_id, prompt_token_ids, self._vocab_size)
         for token in params.stop_token_ids:
             if token >= self._vocab_size:
                 raise PromptError(
@@ -174,21 +173,6 @@ class EngineCore:
             torch.cuda.empty_cache()
         if ranks is not None:
             ranks.close()
-
-    def _checked(self, request_id: str, prompt_token_ids: Sequence[int]) -> list[int]:
-        """The tokens as plain numbers of the vocabulary."""
-        who = f"Request {request_id!r}"
-        try:
-            tokens = [operator.index(token) for token in prompt_token_ids]
-        except TypeError as error:
-            raise PromptError(f"{who}: prompt_token_ids must be whole numbers: {error}.") from None
-        if tokens and not (min(tokens) >= 0 and max(tokens) < self._vocab_size):
-            wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
-            raise PromptError(
-                f"{who} has the token {wrong}, but the vocabulary goes from 0 to "
-                f"{self._vocab_size - 1}: encode the prompt with the model's own tokenizer."
-            )
-        return tokens
 
 
 def _as_by_itself() -> AbstractContextManager[object]:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sample_engine.batch.outputs import CoreOutput, RequestOutput, error_of_request, joined
-from sample_engine.batch.request_limits import too_long
+from sample_engine.batch.request_limits import too_long, vocabulary_tokens
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.vllm_names import engine_settings
 from sample_engine.config import EngineConfig
@@ -274,17 +274,16 @@ class LLM:
                 self._send(request, token_ids, own, error)
 
     def _encoded(self, request_id: str, prompt: PromptParts) -> list[int]:
-        """The tokens of a prompt. One that no model has room for is refused before it travels."""
+        """The tokens of a prompt. What the model cannot take is refused before it travels."""
         most = self._client.info.get("max_model_len", sys.maxsize)
         if prompt.token_ids is not None:
-            at_least = len(prompt.token_ids)
-        else:
-            at_least = self._tokenizer.fewest_tokens(prompt.text or "")
+            if len(prompt.token_ids) >= most:
+                raise PromptError(too_long(request_id, str(len(prompt.token_ids)), most))
+            size = self._client.info.get("vocab_size", sys.maxsize)
+            return vocabulary_tokens(request_id, prompt.token_ids, size)
+        at_least = self._tokenizer.fewest_tokens(prompt.text or "")
         if at_least >= most:
-            words = str(at_least) if prompt.token_ids is not None else f"at least {at_least}"
-            raise PromptError(too_long(request_id, words, most))
-        if prompt.token_ids is not None:
-            return prompt.token_ids
+            raise PromptError(too_long(request_id, f"at least {at_least}", most))
         token_ids = self._tokenizer.encode(prompt.text or "")
         if len(token_ids) >= most:
             raise PromptError(too_long(request_id, str(len(token_ids)), most))

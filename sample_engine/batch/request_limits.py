@@ -6,10 +6,14 @@ What is running and which blocks are free makes no difference here: the schedule
 from __future__ import annotations
 
 import dataclasses
+import operator
+from collections.abc import Iterable
+from typing import Any
 
 from sample_engine.batch.request import Request
+from sample_engine.errors import PromptError
 
-__all__ = ["SchedulerLimits", "too_long"]
+__all__ = ["SchedulerLimits", "too_long", "vocabulary_tokens"]
 
 
 def too_long(request_id: str, length: str, max_model_len: int) -> str:
@@ -18,6 +22,22 @@ def too_long(request_id: str, length: str, max_model_len: int) -> str:
         f"Request {request_id!r} has a prompt of {length} tokens, but with max_model_len="
         f"{max_model_len} at most {max_model_len - 1} leave room for an answer: shorten the prompt."
     )
+
+
+def vocabulary_tokens(request_id: str, tokens: Iterable[Any], vocab_size: int) -> list[int]:
+    """Return a prompt's tokens as plain numbers. Raises :class:`PromptError` for others."""
+    who = f"Request {request_id!r}"
+    try:
+        found = [operator.index(token) for token in tokens]
+    except TypeError as error:
+        raise PromptError(f"{who}: prompt_token_ids must be whole numbers: {error}.") from None
+    if found and not (min(found) >= 0 and max(found) < vocab_size):
+        wrong = next(token for token in found if not 0 <= token < vocab_size)
+        raise PromptError(
+            f"{who} has the token {wrong}, but the vocabulary goes from 0 to {vocab_size - 1}: "
+            "encode the prompt with the model's own tokenizer."
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

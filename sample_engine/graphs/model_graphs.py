@@ -118,9 +118,7 @@ class ModelGraphs:
         self._pieces = PiecewiseForward(
             model,
             self._outputs,
-            PieceBuffers(
-                max(in_pieces, default=0), size, spec, self._mixed, model.config.rotary_dim
-            ),
+            PieceBuffers(max(in_pieces, default=0), size, spec, self._mixed),
             execution,
             self.manager.pool,
             aux_layers,

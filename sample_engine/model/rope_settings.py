@@ -29,15 +29,16 @@ _MAY_HAVE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+# What counts as not given where it is 0.
+_MAY_BE_ZERO = ("mscale", "mscale_all_dim")
 # The kinds for which it counts how long texts were at first.
 _OF_A_LENGTH = ("llama3", "yarn")
 
 
 class Rope(NamedTuple):
-    """What of it a shape needs. ``part``: of each head, how much is turned."""
+    """What of it a shape needs."""
 
     theta: float
-    part: float
     scaling: RopeScaling | None
 
 
@@ -65,11 +66,10 @@ def read_rope(values: Mapping[str, Any]) -> tuple[Rope | None, list[str]]:
     if wrong:
         return None, wrong
     theta = float(settings.get("rope_theta") or _USUAL_THETA)
-    part = settings.get("partial_rotary_factor")
     scaling = _scaling(kind, settings, values.get("max_position_embeddings"))
     if scaling is not None and scaling.kind == "yarn" and theta <= 1.0:
         return None, [f"rope_theta={theta:g} must be above 1 with rope_type='yarn'"]
-    return Rope(theta, 1.0 if part is None else float(part), scaling), []
+    return Rope(theta, scaling), []
 
 
 def _joined(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -127,14 +127,17 @@ def _wrong_numbers(settings: Mapping[str, Any]) -> list[str]:
     for name, value in settings.items():
         if name in ("rope_type", "truncate") or value is None:
             continue
+        if name in _MAY_BE_ZERO and value == 0:
+            continue
         if not is_above_zero(value):
             found.append(f"{name}={value!r} must be a number above 0 that a float32 holds")
     length = settings.get("original_max_position_embeddings")
     if not found and length is not None and length > LARGEST_COUNT:
         found.append(f"original_max_position_embeddings={length!r} is longer than any text")
     part = settings.get("partial_rotary_factor")
-    if not found and part is not None and part > 1:
-        found.append(f"partial_rotary_factor={part!r} must be at most 1")
+    if not found and part is not None and part != 1:
+        # Of these families transformers turns all or fails, others turn the part.
+        found.append(f"partial_rotary_factor={part!r} is not supported, only 1")
     factor = settings.get("factor")
     if not found and factor is not None and factor < 1:
         found.append(f"factor={factor!r} must be at least 1")

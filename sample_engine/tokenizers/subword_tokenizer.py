@@ -64,13 +64,14 @@ class SubwordTokenizer:
         Raises :class:`PromptError` for a lone surrogate, which no UTF-8 has.
         """
         try:
-            found: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+            # Other threads run meanwhile, which encode() of one text does not let them.
+            (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
         except (UnicodeEncodeError, TypeError) as error:
             raise PromptError(
                 f"The text cannot be encoded: {error}. Remove what is no character with "
                 "text.encode('utf-8', 'replace').decode()."
             ) from None
-        return found
+        return list(found.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of tokens."""
@@ -174,15 +175,15 @@ def _add_tokens(tokenizer: Any, path: Path) -> None:
             token = AddedToken(
                 given["content"], **{name: given[name] for name in _FLAGS if name in given}
             )
-            if tokenizer.token_to_id(token.content) is not None:
-                continue
-            tokenizer.add_tokens([token])
             found = tokenizer.token_to_id(token.content)
+            if found is None:
+                tokenizer.add_tokens([token])
+                found = tokenizer.token_to_id(token.content)
             if found != number:
                 raise ConfigError(
                     f"{str(path)!r} has the token {token.content!r} with the number {number}, and "
-                    f"the next number of the tokenizer beside it is {found}: one of the two files "
-                    "is of another model."
+                    f"with the tokenizer beside it that is {found}: one of the two files is of "
+                    "another model."
                 )
     except ConfigError:
         raise

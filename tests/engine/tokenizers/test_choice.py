@@ -71,6 +71,20 @@ def test_texts_and_conversations_reach_the_model_as_its_tokens(wide: Path) -> No
             llm.generate("x" * 128)
 
 
+@pytest.mark.parametrize("wrong", [-1, 300, 1 << 32, 1 << 70, 1.5, "a", None, [1]])
+def test_tokens_that_no_vocabulary_has_are_refused_before_the_tokenizer_sees_them(
+    wrong: Any, wide: Path
+) -> None:
+    params = SamplingParams(max_tokens=3, ignore_eos=True)
+    prompts = [{"prompt_token_ids": [5, wrong]}, {"prompt_token_ids": [5, 6]}]
+    with LLM(wide, **SETTINGS) as llm:
+        with pytest.raises(PromptError, match=r"has the token|must be whole numbers"):
+            llm.generate(prompts[0], params)
+        refused, fine = llm.generate(prompts, params)
+    assert refused.error_type == "PromptError"
+    assert len(fine.token_ids) == 3
+
+
 def test_without_a_tokenizer_tokens_are_taken_alone(tmp_path: Path) -> None:
     with LLM(save(tmp_path / "wide", WIDER), **SETTINGS) as llm:
         with pytest.raises(PromptError, match="came without a tokenizer"):

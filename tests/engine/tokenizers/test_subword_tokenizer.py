@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -198,7 +200,8 @@ def test_tokens_that_a_model_has_beside_its_tokenizers_are_known(
 @pytest.mark.parametrize(
     ("added", "words"),
     [
-        ({"305": {"content": "<|x|>"}}, r"'<\|x\|>' with the number 305, and the next .* is 300"),
+        ({"305": {"content": "<|x|>"}}, r"'<\|x\|>' with the number 305, and with .* is 300"),
+        ({"5": {"content": "<s>"}}, r"'<s>' with the number 5, and with the tokenizer .* is 0"),
         ({"x": {"content": "<|x|>"}}, "its added_tokens_decoder cannot be read"),
         ({"300": {"content": 3}}, "its added_tokens_decoder cannot be read"),
         ({"300": {"text": "<|x|>"}}, "its added_tokens_decoder cannot be read"),
@@ -225,6 +228,29 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"tokenizer\.json' cannot be read as a tokenizer"):
         SubwordTokenizer(path, 300)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: SubwordTokenizer) -> None:
+    ends: list[float] = []
+    looked = threading.Event()  # the clock of a thread is there as long as the thread
+
+    def encode() -> None:
+        ends.append(time.thread_time())
+        tokenizer.encode("the def " * (1 << 15))
+        ends.append(time.thread_time())
+        looked.wait()
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    clock = time.pthread_getcpuclockid(thread.ident or 0)
+    seen = []
+    while len(ends) < 2:  # how far it has come
+        seen.append(time.clock_gettime(clock))
+        time.sleep(0)
+    looked.set()
+    thread.join()
+    tenth = (ends[1] - ends[0]) / 10
+    assert any(ends[0] + tenth < each < ends[1] - tenth for each in seen)
 
 
 def test_half_a_surrogate_pair_is_refused(tokenizer: SubwordTokenizer) -> None:
