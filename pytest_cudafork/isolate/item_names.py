@@ -19,13 +19,18 @@ def identity(item: pytest.Item) -> tuple[str, ...]:
     """Return what names a test in any session over the same files: its file and the names below.
 
     The node id will not do: it depends on the directories given on the command line where the file
-    lies outside the root directory, and plugins rewrite it.
+    lies outside the root directory, and plugins rewrite it. Below the file there may be more that
+    is a ``pytest.File``: the blocks of pytest-describe are modules in their module.
     """
-    names = [
-        node.name
-        for node in item.listchain()
-        if not isinstance(node, pytest.Session | pytest.File) and not _is_directory(node)
-    ]
+    names: list[str] = []
+    file: pytest.File | None = None
+    for node in item.listchain():
+        if isinstance(node, pytest.Session) or _is_directory(node):
+            continue
+        if file is None and isinstance(node, pytest.File):
+            file = node
+        else:
+            names.append(node.name)
     return (str(item.path), *names)
 
 

@@ -45,6 +45,39 @@ def test_a_test_is_named_by_its_file_and_the_names_below(items: list[pytest.Item
     ]
 
 
+BLOCKS = """
+import pytest
+
+class Block(pytest.Module):
+    def collect(self):
+        yield pytest.Function.from_parent(self, name="it", callobj=lambda: None)
+
+class Blocks(pytest.File):
+    def collect(self):
+        for name in ("one", "two"):
+            block = Block.from_parent(self, path=self.path)
+            block.name = name
+            yield block
+
+def pytest_collect_file(file_path, parent):
+    if file_path.suffix == ".blocks":
+        return Blocks.from_parent(parent, path=file_path)
+"""
+
+
+def test_modules_in_a_file_are_among_the_names(pytester: pytest.Pytester) -> None:
+    """As the blocks of pytest-describe are: else all tests of one name would be the same."""
+    pytester.makeconftest(BLOCKS)
+    file = pytester.path / "it.blocks"
+    file.touch()
+    items, _ = pytester.inline_genitems(file)
+    assert [identity(item) for item in items] == [
+        (str(file), "one", "it"),
+        (str(file), "two", "it"),
+    ]
+    assert [Finder(items).find(*name_of(item)) for item in items] == items
+
+
 def test_parameters_that_are_no_plain_data_say_nothing(items: list[pytest.Item]) -> None:
     assert [parameters(item) for item in items] == [
         [],
