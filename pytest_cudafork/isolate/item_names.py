@@ -19,14 +19,43 @@ def identity(item: pytest.Item) -> tuple[str, ...]:
     """Return what names a test in any session over the same files: its file and the names below.
 
     The node id will not do: it depends on the directories given on the command line where the file
-    lies outside the root directory, and plugins rewrite it.
+    lies outside the root directory, and plugins rewrite it. Below the file there may be more that
+    is a ``pytest.File``: the blocks of pytest-describe are modules in their module.
     """
-    names = [
-        node.name
-        for node in item.listchain()
-        if not isinstance(node, pytest.Session | pytest.File) and not _is_directory(node)
-    ]
+    names: list[str] = []
+    file: pytest.File | None = None
+    for node in item.listchain():
+        if isinstance(node, pytest.Session) or _is_directory(node):
+            continue
+        if file is None and isinstance(node, pytest.File):
+            file = node
+        else:
+            names.append(node.name)
     return (str(item.path), *names)
+
+
+_NUMBER = pytest.StashKey[int]()
+_AGAIN = "\0"
+"""Begins what is behind the names of a test that is not the first one of these names."""
+
+
+def number_namesakes(collected: Sequence[pytest.Item]) -> None:
+    """Number the tests that a collector has given one name, in the order of their collection.
+
+    pytest allows that; only functions have names of their own. To be called in every session, with
+    all that it has collected, before anything is named or found.
+    """
+    numbers: dict[tuple[Any, str], int] = {}
+    for item in dict.fromkeys(collected):
+        key = (item.parent, item.name)
+        number = numbers[key] = numbers.get(key, 0) + 1
+        if number > 1:
+            item.stash[_NUMBER] = number
+
+
+def _numbered(item: pytest.Item) -> tuple[str, ...]:
+    number = item.stash.get(_NUMBER, None)
+    return identity(item) if number is None else (*identity(item), f"{_AGAIN}{number}")
 
 
 def find_location(item: pytest.Item) -> None:
@@ -95,7 +124,7 @@ def _function(names: Sequence[str]) -> tuple[str, ...]:
 
 def name_of(item: pytest.Item) -> tuple[list[str], list[list[str]], list[int] | None]:
     """Return what finds a test in another session (see ``Finder.find``), as plain data."""
-    return list(identity(item)), [list(pair) for pair in parameters(item)], place_of(item)
+    return list(_numbered(item)), [list(pair) for pair in parameters(item)], place_of(item)
 
 
 class Finder:
@@ -121,16 +150,19 @@ class Finder:
         parameters is meant. Where neither is found, because they hold the time or a random number,
         it is the one at the same ``place`` (see ``place_of``), if there are as many as there.
         """
-        return self._by_names(names, wanted) or self._by_place(names, place)
+        item = self._by_names(names, wanted) or self._by_place(names, place)
+        if item is None and names[-1].startswith(_AGAIN):
+            return self.find(names[:-1], wanted, place)  # there it was collected twice, here once
+        return item
 
     def _by_names(self, names: list[str], wanted: list[list[str]]) -> pytest.Item | None:
-        if self._first is not None and identity(self._first) == tuple(names):
+        if self._first is not None and _numbered(self._first) == tuple(names):
             return self._first
-        values = [tuple(pair) for pair in wanted]
+        name, values = tuple(names), [tuple(pair) for pair in wanted]
         likely = self._likely()
-        if likely is not None and identity(likely) == tuple(names) and parameters(likely) == values:
+        if likely is not None and _numbered(likely) == name and parameters(likely) == values:
             return likely
-        item = self._index().get(tuple(names))
+        item = self._index().get(name)
         if item is not None and (not values or parameters(item) == values):
             return item
         if not values or "[" not in names[-1]:
@@ -163,7 +195,7 @@ class Finder:
         if self._by_name is None:
             self._by_name = {}
             for item in self._items:
-                self._by_name.setdefault(identity(item), item)
+                self._by_name.setdefault(_numbered(item), item)
         return self._by_name
 
 

@@ -69,6 +69,7 @@ class WorkSession:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Any:
         """Keep every test, whatever the other plugins select; the parent has selected."""
         self.items = list(items)
+        item_names.number_namesakes(items)
         result = yield
         items[:] = self.items
         return result

@@ -120,6 +120,7 @@ class IsolationHooks:
 
         earlier_tests.begin(self._config, session.items)
 
+        item_names.number_namesakes(self._collected)
         self._config.stash[item_names.COLLECTED] = self._collected
         needing = [item for item, method in wanted.items() if method in _NEEDS_FORK_SERVER]
         collected = needing

@@ -61,3 +61,37 @@ def test_where_their_number_changes_too_the_report_says_what_was_found(
     result = run_session(pytester, "--cuda-fork-isolate=spawn")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*It found 2 tests*", "*the same in every process?"])
+
+
+SAME_NAMES = """
+import pytest
+
+class It(pytest.Item):
+    def runtest(self):
+        with open("ran", "a") as file:
+            file.write(str(self.number))
+        assert self.number != 2
+
+class Numbers(pytest.File):
+    def collect(self):
+        for number in range(4):
+            item = It.from_parent(self, name="same")
+            item.number = number
+            yield item
+
+def pytest_collect_file(file_path, parent):
+    if file_path.suffix == ".numbers":
+        return Numbers.from_parent(parent, path=file_path)
+"""
+
+
+@pytest.mark.parametrize("scope", ["test", "module"])
+@pytest.mark.parametrize("method", METHODS)
+def test_each_of_several_tests_of_one_name_runs(
+    pytester: pytest.Pytester, method: str, scope: str
+) -> None:
+    pytester.makeconftest(SAME_NAMES)
+    (pytester.path / "it.numbers").touch()
+    how = (f"--cuda-fork-isolate={method}", f"--cuda-fork-isolate-scope={scope}")
+    run_session(pytester, *how).assert_outcomes(passed=3, failed=1)
+    assert (pytester.path / "ran").read_text() == "0123"

@@ -11,6 +11,7 @@ from pytest_cudafork.isolate.item_names import (
     Finder,
     identity,
     name_of,
+    number_namesakes,
     parameters,
     place_of,
 )
@@ -43,6 +44,53 @@ def test_a_test_is_named_by_its_file_and_the_names_below(items: list[pytest.Item
         (file, "test_params[x1]"),
         (file, "test_params[x2]"),
     ]
+
+
+BLOCKS = """
+import pytest
+
+class Block(pytest.Module):
+    def collect(self):
+        yield pytest.Function.from_parent(self, name="it", callobj=lambda: None)
+
+class Blocks(pytest.File):
+    def collect(self):
+        for name in ("one", "two"):
+            block = Block.from_parent(self, path=self.path)
+            block.name = name
+            yield block
+
+def pytest_collect_file(file_path, parent):
+    if file_path.suffix == ".blocks":
+        return Blocks.from_parent(parent, path=file_path)
+"""
+
+
+def test_modules_in_a_file_are_among_the_names(pytester: pytest.Pytester) -> None:
+    """As the blocks of pytest-describe are: else all tests of one name would be the same."""
+    pytester.makeconftest(BLOCKS)
+    file = pytester.path / "it.blocks"
+    file.touch()
+    items, _ = pytester.inline_genitems(file)
+    assert [identity(item) for item in items] == [
+        (str(file), "one", "it"),
+        (str(file), "two", "it"),
+    ]
+    assert [Finder(items).find(*name_of(item)) for item in items] == items
+
+
+def test_tests_of_one_name_are_found_by_their_number(pytester: pytest.Pytester) -> None:
+    first = pytester.getitem("def test_it(): pass", "test_it")
+    others = [
+        pytest.Function.from_parent(first.parent, name=name, callobj=lambda: None)
+        for name in ("test_it", "test_it[1]", "test_it", "test_it[1]")
+    ]
+    items: list[pytest.Item] = [first, *others]
+    number_namesakes([*items, *items])  # plugins repeat a test so
+    finder = Finder(items, first=items[1])
+    for order in (items, items[::-1]):
+        assert [finder.find(*name_of(item)) for item in order] == order
+    assert Finder(items[:1]).find(*name_of(items[3])) is first, "there is no other one"
 
 
 def test_parameters_that_are_no_plain_data_say_nothing(items: list[pytest.Item]) -> None:
