@@ -72,6 +72,9 @@ class ItemProcess:
     """Those that are known to follow that one; ends with None if no other does."""
     tests: int = 0
     """How many it has been given of those whose phases are told together."""
+    due: messages.Message | None = None
+    """What it is to be told when it is watched: by then it may have run several tests, and sent a
+    signal, whose results would be lost with whoever has not begun to hold signals back."""
 
     @property
     def forked(self) -> bool:
@@ -81,6 +84,12 @@ class ItemProcess:
     def order(self, message: messages.Message) -> None:
         """Tell it what to do."""
         self.supervisor.outbox.put(message)
+
+    def order_due(self) -> None:
+        """Tell it what it has not been told yet."""
+        message, self.due = self.due, None
+        if message is not None:
+            self.order(message)
 
     def close(self) -> None:
         """Close the files that it has shared."""
@@ -224,7 +233,9 @@ class Children:
         method: Method,
         after: AfterNext = none_known,
     ) -> Steps[ItemProcess]:
-        """Return a child that has been told to run the test: that of its group, or a new one.
+        """Return a child for a test: that of its group, or a new one.
+
+        It has been told to run the test, or is to be told when it is watched (``order_due``).
 
         Raises:
             NoServerError, ForkRefusedError: It is to be a child of the fork server, which gives
@@ -261,7 +272,10 @@ class Children:
             if process.tests == 1:
                 process.supervisor.held = termination.held_back()
         try:
-            process.supervisor.outbox.put(order)
+            if known:
+                process.due = order
+            else:
+                process.order(order)
             if fresh and method.name == "forkserver":
                 self._server.fork_ahead()
             self._spares.prepare(self._upcoming)

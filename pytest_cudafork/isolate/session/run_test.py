@@ -95,6 +95,7 @@ def run_child(
         limit = replay.method.timeout
         held = process.supervisor.held
         with held.kept():
+            process.order_due()
             ending = process.supervisor.watch(replay.take, limit, until_done=not whole)
         if held.came and not replay.ahead:
             process.supervisor.kill()

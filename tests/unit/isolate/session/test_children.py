@@ -523,6 +523,12 @@ def test_a_process_that_goes_on_by_itself_is_not_told_and_its_method_is_known(
     process = perform(stage.children.process_for(a, b, FORK, lambda: [c, None]))
     assert process.tests == 1
     assert process.after == [c, None]
+    told: list[object] = []
+    process.order = told.append  # type: ignore[method-assign]
+    assert isinstance(process.due, messages.Run)  # until somebody holds signals back
+    process.order_due()
+    process.order_due()
+    assert [type(one) for one in told] == [messages.Run]
     process.works_ahead = True
     stage.children.keep(process, b)
     assert stage.children.going_on_to(a, b) is None

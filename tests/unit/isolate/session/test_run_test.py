@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -19,7 +20,7 @@ from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import other_plugins, run_test
 from pytest_cudafork.isolate.session.children import ItemProcess, none_known
-from pytest_cudafork.process import launch, supervision
+from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.forking.short_stack import Steps, perform
@@ -258,6 +259,40 @@ def test_a_stop_is_raised_when_all_is_told(
     with pytest.raises(kind):
         stage.isolate()
     assert stage.heard.calls == ["start", "setup passed", "finish"]
+
+
+def test_what_a_child_has_finished_counts_if_a_signal_comes_as_soon_as_it_is_told_to_begin(
+    stage: _Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, child_is_over = os.pipe()
+    sleep = functools.partial(time.sleep, 100)
+    done = messages.TestOver(last=False)
+    stage.child(*stage.reports(), done, lambda: os.write(child_is_over, b"!"), sleep)
+    start = stage.process_for
+
+    def order(message: messages.Message) -> None:
+        assert isinstance(message, messages.Run)
+        os.read(over, 1)
+        signal.raise_signal(signal.SIGTERM)
+
+    def process_for(*asked: Any) -> Steps[ItemProcess]:
+        process = yield from start(*asked)
+        process.supervisor.held = termination.held_back()
+        process.due = messages.Run(("test_it",), ("test_other",), {}, None, 0)
+        monkeypatch.setattr(process, "order", order)
+        return process
+
+    monkeypatch.setattr(stage, "process_for", process_for)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(pytest.exit.Exception, match="SIGTERM came"):
+            stage.isolate(following=stage.other)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        os.close(over)
+        os.close(child_is_over)
+    assert stage.heard.calls == PASSED[:-1]
+    assert is_gone(stage.pids[0])
 
 
 def test_a_time_limit_of_a_plugin_that_fails_the_test_here_fails_its_phase(
