@@ -65,6 +65,7 @@ class PieceBuffers:
         hidden_size: int,
         spec: AttentionSpec,
         mixed: torch.Tensor,  # [M, H, D], what attention returned
+        rotary_dim: int | None = None,  # None: D
     ) -> None:
         def rows(*size: int, dtype: torch.dtype = spec.dtype) -> torch.Tensor:
             return torch.zeros(max_tokens, *size, dtype=dtype, device=spec.device)
@@ -74,6 +75,6 @@ class PieceBuffers:
         self.key = rows(spec.num_kv_heads, spec.head_dim)  # [M, K, D]
         self.value = rows(spec.num_kv_heads, spec.head_dim)  # [M, K, D]
         self.mixed = mixed
-        angles = (1, spec.head_dim // 2)
-        self.cos = rows(*angles, dtype=torch.float32)  # [M, 1, D / 2]
-        self.sin = rows(*angles, dtype=torch.float32)  # [M, 1, D / 2]
+        angles = (1, (rotary_dim or spec.head_dim) // 2)
+        self.cos = rows(*angles, dtype=torch.float32)  # [M, 1, R / 2]
+        self.sin = rows(*angles, dtype=torch.float32)  # [M, 1, R / 2]

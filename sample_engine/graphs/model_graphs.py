@@ -118,7 +118,9 @@ class ModelGraphs:
         self._pieces = PiecewiseForward(
             model,
             self._outputs,
-            PieceBuffers(max(in_pieces, default=0), size, spec, self._mixed),
+            PieceBuffers(
+                max(in_pieces, default=0), size, spec, self._mixed, model.config.rotary_dim
+            ),
             execution,
             self.manager.pool,
             aux_layers,

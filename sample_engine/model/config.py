@@ -65,17 +65,17 @@ class RopeScaling:
     attention_factor: float = 1.0
     truncate: bool = True  # yarn's bounds are whole numbers of pairs
 
-    def yarn_bounds(self, head_dim: int, theta: float) -> tuple[float, float]:
+    def yarn_bounds(self, rotary_dim: int, theta: float) -> tuple[float, float]:
         """The pairs up to which nothing is slowed down, and from which all is."""
 
         def pair(turns: float) -> float:
             length = self.original_max_position_embeddings / (turns * 2 * math.pi)
-            return head_dim * math.log(length) / (2 * math.log(theta))
+            return rotary_dim * math.log(length) / (2 * math.log(theta))
 
         low, high = pair(self.beta_fast), pair(self.beta_slow)
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, head_dim - 1)
+        low, high = max(low, 0), min(high, rotary_dim - 1)
         return low, high if high != low else high + 0.001
 
 
@@ -86,6 +86,7 @@ class LlamaConfig:
     What Mistral and Qwen have beside a Llama: ``qkv_bias`` (projections to queries, keys and values
     with a bias), ``qk_norm`` (queries and keys are normed, head by head), ``windows`` (for each
     layer how many tokens a query sees, itself included; None: all; empty: all in each layer).
+    ``rotary_dim``: how many numbers of a head RoPE turns, the first ones; None: all.
     """
 
     vocab_size: int
@@ -101,6 +102,7 @@ class LlamaConfig:
     tie_word_embeddings: bool = True
     eos_token_id: int | tuple[int, ...] | None = None
     rope_scaling: RopeScaling | None = None
+    rotary_dim: int | None = None
     qkv_bias: bool = False
     qk_norm: bool = False
     windows: tuple[int | None, ...] = ()
@@ -114,6 +116,12 @@ class LlamaConfig:
             )
         if self.head_dim % 2:
             raise ConfigError(f"head_dim={self.head_dim} must be even: RoPE turns pairs.")
+        turned = self.rotary_dim
+        if turned is not None and (turned % 2 or turned > self.head_dim):
+            raise ConfigError(
+                f"rotary_dim={turned} must be even and at most head_dim={self.head_dim}: RoPE "
+                "turns pairs of a head's numbers."
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LlamaConfig:

@@ -101,18 +101,31 @@ def _config_of(values: dict[str, Any], path: str) -> LlamaConfig:
         raise ConfigError(f"{path!r} describes no model that the engine runs: {'; '.join(wrong)}.")
     names = (*_COUNTS, "num_key_value_heads", "head_dim")
     shape: dict[str, Any] = {name: values.get(name) for name in names}
+    turned = None
+    if rope.part < 1:
+        turned = _even(int(shape["head_dim"] * rope.part), path)
     eos = values.get("eos_token_id")
     return LlamaConfig(
         **shape,
         eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
         rope_theta=rope.theta,
         rope_scaling=rope.scaling,
+        rotary_dim=turned,
         rms_norm_eps=float(values.get("rms_norm_eps", 1e-6)),
         tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         windows=windows,
     )
+
+
+def _even(turned: int, path: str) -> int:
+    if turned < 2 or turned % 2:
+        raise ConfigError(
+            f"{path!r} describes no model that the engine runs: with its partial_rotary_factor "
+            f"RoPE would turn {turned} numbers of a head; it turns pairs."
+        )
+    return turned
 
 
 def _wrong_values(values: dict[str, Any]) -> list[str]:

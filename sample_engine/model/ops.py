@@ -76,11 +76,11 @@ def rope_angles(
 def rotate(
     query: Tensor,  # [T, H, D]
     key: Tensor,  # [T, K, D]
-    cos: Tensor,  # [T, 1, D / 2]
-    sin: Tensor,  # [T, 1, D / 2]
+    cos: Tensor,  # [T, 1, R / 2], R <= D
+    sin: Tensor,  # [T, 1, R / 2]
 ) -> tuple[Tensor, Tensor]:  # [T, H, D], [T, K, D]
-    """Queries and keys with the pairs ``(x[i], x[i + D / 2])`` turned."""
-    if not _in_kernels(query, key):
+    """Queries and keys with the pairs ``(x[i], x[i + R / 2])`` of the first R numbers turned."""
+    if not _in_kernels(query, key) or 2 * cos.shape[-1] != query.shape[-1]:
         return reference.rotate(query, key, cos, sin)
     from sample_engine.model.kernels import rotate as kernels
 
@@ -90,11 +90,12 @@ def rotate(
 def rotate_packed(
     packed: Tensor,  # [T, H + 2 K, D]: queries, keys and values, as one projection gives them
     heads: Sequence[int],  # H, K, K
-    cos: Tensor,  # [T, 1, D / 2]
-    sin: Tensor,  # [T, 1, D / 2]
+    cos: Tensor,  # [T, 1, R / 2], R <= D
+    sin: Tensor,  # [T, 1, R / 2]
 ) -> tuple[Tensor, Tensor, Tensor]:  # [T, H, D], [T, K, D], [T, K, D]
     """Queries and keys as :func:`rotate` turns them, and values as they are."""
-    if packed.is_cuda or torch.is_grad_enabled() or packed.dtype != torch.float32:
+    at_once = packed.dtype == torch.float32 and 2 * cos.shape[-1] == packed.shape[-1]
+    if packed.is_cuda or torch.is_grad_enabled() or not at_once:
         query, key, value = packed.split(heads, dim=1)
         return (*rotate(query, key, cos, sin), value)
     turned = reference.rotate_together(packed.narrow(1, 0, heads[0] + heads[1]), cos, sin)

@@ -33,14 +33,15 @@ class RopeAngles:
         On a CPU to look them up takes a fifth of the operators. It is no buffer of the model, which
         would lose its digits in ``.to(bfloat16)``.
         """
-        if length * self._config.head_dim <= _MOST_NUMBERS:
+        dim = self._config.rotary_dim or self._config.head_dim
+        if length * dim <= _MOST_NUMBERS:
             with torch.inference_mode():
                 self._table = angles_of(torch.arange(length, device=device), self._config)
 
     def __call__(
         self,
         positions: Tensor,  # [T] int64
-    ) -> tuple[Tensor, Tensor]:  # [T, 1, D / 2] float32 each
+    ) -> tuple[Tensor, Tensor]:  # [T, 1, rotary dim / 2] float32 each
         """Cosine and sine of the rotation of each position, as ``ops.rotate`` takes them."""
         if self._table is None or torch.is_grad_enabled():
             return angles_of(positions, self._config)
@@ -51,9 +52,9 @@ class RopeAngles:
 def angles_of(
     positions: Tensor,  # [T] int64
     config: LlamaConfig,
-) -> tuple[Tensor, Tensor]:  # [T, 1, D / 2] float32 each
+) -> tuple[Tensor, Tensor]:  # [T, 1, rotary dim / 2] float32 each
     """Cosine and sine of the rotation of each position, as ``ops.rotate`` takes them."""
-    dim, scaling = config.head_dim, config.rope_scaling
+    dim, scaling = config.rotary_dim or config.head_dim, config.rope_scaling
     if scaling is None:
         return ops.rope_angles(positions, dim, config.rope_theta)
     rates = reference.rope_rates(dim, config.rope_theta, positions.device)

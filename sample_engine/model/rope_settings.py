@@ -36,9 +36,10 @@ _OF_A_LENGTH = ("llama3", "yarn")
 
 
 class Rope(NamedTuple):
-    """What of it a shape needs."""
+    """What of it a shape needs. ``part``: of each head, how much is turned."""
 
     theta: float
+    part: float
     scaling: RopeScaling | None
 
 
@@ -66,10 +67,11 @@ def read_rope(values: Mapping[str, Any]) -> tuple[Rope | None, list[str]]:
     if wrong:
         return None, wrong
     theta = float(settings.get("rope_theta") or _USUAL_THETA)
+    part = settings.get("partial_rotary_factor")
     scaling = _scaling(kind, settings, values.get("max_position_embeddings"))
     if scaling is not None and scaling.kind == "yarn" and theta <= 1.0:
         return None, [f"rope_theta={theta:g} must be above 1 with rope_type='yarn'"]
-    return Rope(theta, scaling), []
+    return Rope(theta, 1.0 if part is None else float(part), scaling), []
 
 
 def _joined(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -135,9 +137,8 @@ def _wrong_numbers(settings: Mapping[str, Any]) -> list[str]:
     if not found and length is not None and length > LARGEST_COUNT:
         found.append(f"original_max_position_embeddings={length!r} is longer than any text")
     part = settings.get("partial_rotary_factor")
-    if not found and part is not None and part != 1:
-        # Of these families transformers turns all or fails, others turn the part.
-        found.append(f"partial_rotary_factor={part!r} is not supported, only 1")
+    if not found and part is not None and part > 1:
+        found.append(f"partial_rotary_factor={part!r} must be at most 1")
     factor = settings.get("factor")
     if not found and factor is not None and factor < 1:
         found.append(f"factor={factor!r} must be at least 1")

@@ -73,10 +73,13 @@ def rope_rates(
 def rotate(
     query: Tensor,  # [T, H, D]
     key: Tensor,  # [T, K, D]
-    cos: Tensor,  # [T, 1, D / 2]
-    sin: Tensor,  # [T, 1, D / 2]
+    cos: Tensor,  # [T, 1, R / 2], R <= D
+    sin: Tensor,  # [T, 1, R / 2]
 ) -> tuple[Tensor, Tensor]:  # [T, H, D], [T, K, D]
-    """Queries and keys with the pairs ``(x[i], x[i + D / 2])`` turned, in float32."""
+    """Queries and keys with the pairs ``(x[i], x[i + R / 2])`` turned, in float32; the rest stays.
+
+    The kernel turns whole heads, R = D.
+    """
     return _turned(query, cos, sin), _turned(key, cos, sin)
 
 
@@ -85,9 +88,12 @@ def _turned(
     cos: Tensor,  # [T, 1, D / 2]
     sin: Tensor,  # [T, 1, D / 2]
 ) -> Tensor:
-    first, second = x.float().chunk(2, dim=-1)
+    turned = 2 * cos.shape[-1]
+    first, second = x[..., :turned].float().chunk(2, dim=-1)
     parts = (first * cos - second * sin, second * cos + first * sin)
-    return torch.cat(parts, dim=-1).to(x.dtype)
+    if turned == x.shape[-1]:
+        return torch.cat(parts, dim=-1).to(x.dtype)
+    return torch.cat((*(part.to(x.dtype) for part in parts), x[..., turned:]), dim=-1)
 
 
 def rotate_together(

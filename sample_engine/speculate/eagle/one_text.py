@@ -59,8 +59,9 @@ class OneText:
             return False
         if spec.window is not None or spec.fp8_cache:
             return False
-        attention = head.self_attn
-        return attention.q_norm is None and attention.qkv_proj.bias is None
+        attention, layer = head.self_attn, head.config.layer
+        plain = attention.q_norm is None and attention.qkv_proj.bias is None
+        return plain and layer.rotary_dim in (None, layer.head_dim)
 
     def __init__(
         self, head: EagleHead, embed: nn.Embedding, spec: AttentionSpec, longest: int, k: int

@@ -50,7 +50,7 @@ def test_the_tiny_shape_is_there_without_weights() -> None:
         ({"rms_norm_eps": 10**400}, "rms_norm_eps=1000.* must be a number above 0"),
         ({"rope_theta": 10**400}, "rope_theta=1000.* must be a number above 0"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps='small' must be a number above 0"),
-        ({"partial_rotary_factor": 0.1}, "partial_rotary_factor=0.1 is not supported, only 1"),
+        ({"partial_rotary_factor": 0.1}, "RoPE would turn 0 numbers of a head"),
         ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
         ({"attention_bias": True}, "attention_bias=True is not supported, only False"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),

@@ -256,7 +256,9 @@ def test_the_configuration_survives_its_text() -> None:
 @pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
 def test_so_do_scalings_ends_and_numbers_that_look_whole(kind: str) -> None:
     scaling = RopeScaling(kind=kind, factor=4, original_max_position_embeddings=32)
-    layer = dataclasses.replace(SMALL, rope_scaling=scaling, rope_theta=10**22, eos_token_id=(1, 2))
+    layer = dataclasses.replace(
+        SMALL, rope_scaling=scaling, rope_theta=10**22, eos_token_id=(1, 2), rotary_dim=4
+    )
     config = dataclasses.replace(CONFIG, layer=layer, draft_vocab_size=7)
     found = EagleConfig.from_json(config.to_json())
 

@@ -33,12 +33,13 @@ def test_torch_computes_on_a_cpu_what_it_always_did() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("turned", [8, 6])
 @pytest.mark.parametrize("tokens", [1, 6])
 def test_queries_and_keys_are_turned_together_as_one_by_one(
-    tokens: int, dtype: torch.dtype
+    tokens: int, turned: int, dtype: torch.dtype
 ) -> None:
     packed = random_tensor(tokens, 10, 8).to(dtype)
-    cos, sin = ops.rope_angles(torch.arange(3, 3 + tokens), 8, 10000.0)
+    cos, sin = ops.rope_angles(torch.arange(3, 3 + tokens), turned, 10000.0)
     query, key, value = packed.split((6, 2, 2), dim=1)
     expected = (*ops.rotate(query, key, cos, sin), value)
     with torch.inference_mode():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from sample_engine.model import ops
 from sample_engine.model.config import RopeScaling
 from sample_engine.model.rope import RopeAngles, angles_of, scaled_rates
 from sample_engine.model.rope_settings import read_rope
@@ -67,6 +68,18 @@ def test_yarn_makes_cosine_and_sine_larger() -> None:
     cos, sin = angles_of(positions, dataclasses.replace(SMALL, rope_scaling=scaling))
     assert torch.allclose(cos.square() + sin.square(), torch.full_like(cos, 2.25))
     assert cos.shape == (5, 1, SMALL.head_dim // 2)
+
+
+def test_a_part_of_each_head_is_turned_as_a_smaller_head() -> None:
+    config = dataclasses.replace(SMALL, rotary_dim=4)
+    cos, sin = angles_of(torch.arange(7), config)
+    assert cos.shape == (7, 1, 2)
+    q, k = torch.randn(7, 3, 8), torch.randn(7, 1, 8)
+    for whole, turned in zip((q, k), ops.rotate(q, k, cos, sin), strict=True):
+        assert torch.equal(turned[..., 4:], whole[..., 4:])
+        small, _ = ops.rotate(whole[..., :4], whole[..., :4], cos, sin)
+        assert torch.equal(turned[..., :4], small)
+        assert not torch.equal(turned[1:, :, :4], whole[1:, :, :4])
 
 
 def test_an_unknown_scaling_is_an_error_of_ours() -> None:

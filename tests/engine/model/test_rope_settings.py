@@ -22,9 +22,9 @@ LLAMA3 = {
 
 
 def test_nothing_is_the_usual() -> None:
-    assert read_rope({}) == ((10000.0, None), [])
+    assert read_rope({}) == ((10000.0, 1.0, None), [])
     empty = {"rope_parameters": None, "rope_scaling": None, "rope_theta": 5e5}
-    assert read_rope(empty) == ((500000.0, None), [])
+    assert read_rope(empty) == ((500000.0, 1.0, None), [])
 
 
 @pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
@@ -88,7 +88,7 @@ def test_yarn_has_what_follows_from_its_factor() -> None:
 
 def test_dynamic_is_the_usual_for_the_texts_that_are_taken() -> None:
     rope, wrong = read_rope({"rope_scaling": {"type": "dynamic", "factor": 2.0}})
-    assert (rope, wrong) == ((10000.0, None), [])
+    assert (rope, wrong) == ((10000.0, 1.0, None), [])
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,7 @@ def test_dynamic_is_the_usual_for_the_texts_that_are_taken() -> None:
         ({"rope_scaling": {**LLAMA3, "low_freq_factor": 5}}, "low_freq_factor=5 must be less than"),
         ({"rope_scaling": "yarn"}, "rope_scaling='yarn' must be an object, or null"),
         ({"rope_parameters": {"full_attention": {}}}, "other settings for each kind of layer"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported, only 1"),
-        (
-            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-            "partial_rotary_factor=0.5 is not supported, only 1",
-        ),
+        ({"partial_rotary_factor": 1.5}, "partial_rotary_factor=1.5 must be at most 1"),
         ({"rope_theta": True}, "rope_theta=True must be a number above 0"),
         ({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}}, "must be above 1 with"),
     ],

@@ -196,8 +196,7 @@ def test_it_serves_float32_on_sdpa_and_plain_heads_alone(folder: str) -> None:
     assert not OneText.serves(head, dataclasses.replace(spec, dtype=torch.bfloat16), "sdpa")
     assert not OneText.serves(head, dataclasses.replace(spec, window=8), "sdpa")
     assert not OneText.serves(head, dataclasses.replace(spec, fp8_cache=True), "sdpa")
-    changes: tuple[dict[str, Any], ...] = ({"qk_norm": True}, {"qkv_bias": True})
-    for changed in changes:
+    for changed in ({"qk_norm": True}, {"qkv_bias": True}, {"rotary_dim": 4}):
         layer = dataclasses.replace(head.config.layer, **changed)
         other = EagleHead(EagleConfig(layer=layer, aux_layers=head.config.aux_layers))
         assert not OneText.serves(other, spec, "sdpa"), changed
