@@ -276,18 +276,22 @@ class Children:
                 process.due = order
             else:
                 process.order(order)
-            if fresh and method.name == "forkserver":
-                self._server.fork_ahead()
-            self._spares.prepare(self._upcoming)
-            if process.forked:
-                current = process.supervisor.running.sock.fileno()
-                others = [*self._descriptors(), current]
-                yield from self._forks.use_time_of(item, self._next_forks, others)
+            yield from self._prepare_next(item, process, fresh=fresh)
         except BaseException:  # an interrupt: nobody watches the child yet
             process.supervisor.kill()
             process.close()
             raise
         return process
+
+    def _prepare_next(self, item: pytest.Item, process: ItemProcess, *, fresh: bool) -> Steps[None]:
+        """Prepare processes of the tests to come, while that of this one begins."""
+        if fresh and process.method.name == "forkserver":
+            self._server.fork_ahead()
+        self._spares.prepare(self._upcoming)
+        if process.forked:
+            current = process.supervisor.running.sock.fileno()
+            others = [*self._descriptors(), current]
+            yield from self._forks.use_time_of(item, self._next_forks, others)
 
     def _begin_steps(self, item: pytest.Item) -> None:
         """Refuse a new process for a step of pytest-steps: what it goes on with is in another."""

@@ -517,14 +517,14 @@ def test_a_session_has_its_children_once_and_ends_them(stage: _Stage) -> None:
 
 
 def test_a_process_that_goes_on_by_itself_is_not_told_and_its_method_is_known(
-    stage: _Stage,
+    stage: _Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b, c = stage.items
     process = perform(stage.children.process_for(a, b, FORK, lambda: [c, None]))
     assert process.tests == 1
     assert process.after == [c, None]
     told: list[object] = []
-    process.order = told.append  # type: ignore[method-assign]
+    monkeypatch.setattr(process, "order", told.append)
     assert isinstance(process.due, messages.Run)  # until somebody holds signals back
     process.order_due()
     process.order_due()
