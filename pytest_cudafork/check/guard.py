@@ -92,8 +92,7 @@ def _note_unguarded(rules: Rules, frame: FrameType) -> None:
 
     Raising here would not keep it from happening.
     """
-    # It runs at-fork handlers for the sake of preexec_fn, and goes on to exec.
-    if frame.f_globals.get("__name__") == "subprocess":
+    if goes_on_to_exec(frame):
         return
     state = rules.observer.state()
     verdict, rule = rules.decide(state, frame)
@@ -102,6 +101,24 @@ def _note_unguarded(rules: Rules, frame: FrameType) -> None:
     rules.observer.note_fork(
         api="os.fork", verdict=verdict.value, rule=rule, state=state, frame=frame
     )
+
+
+def goes_on_to_exec(frame: FrameType) -> bool:
+    """Whether a fork is one of those that run at-fork handlers for the sake of ``preexec_fn``.
+
+    ``subprocess`` makes them, and uvloop, whose compiled code has no frames: where its loop runs,
+    a fork that ``os.fork`` does not make is taken for one that starts a program.
+    """
+    if frame.f_globals.get("__name__") == "subprocess":
+        return True
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or "uvloop" not in sys.modules:
+        return False
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # there is none
+        return False
+    return type(loop).__module__.partition(".")[0] == "uvloop"
 
 
 def _rename(pairs: Sequence[tuple[object, object]]) -> None:

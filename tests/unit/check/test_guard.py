@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check.guard import ForkDecision, Rules, allowed_module, install
+from pytest_cudafork.check.guard import (
+    ForkDecision,
+    Rules,
+    allowed_module,
+    goes_on_to_exec,
+    install,
+)
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
@@ -168,3 +174,30 @@ def test_a_fork_past_the_guard_is_noted_unless_it_goes_on_to_exec(
             os._exit(0)
         os.waitpid(pid, 0)
     assert watched.forks[0]["verdict"] == "watched"
+
+
+def test_under_uvloop_a_fork_past_the_guard_starts_a_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frame = sys._getframe()
+    loops: list[object] = []
+
+    class Loop:
+        __module__ = "uvloop.loop"
+
+    def get_running_loop() -> object:
+        if not loops:
+            raise RuntimeError("no running event loop")
+        return loops[-1]
+
+    monkeypatch.setitem(sys.modules, "asyncio", SimpleNamespace(get_running_loop=get_running_loop))
+    monkeypatch.delitem(sys.modules, "uvloop", raising=False)
+    assert not goes_on_to_exec(frame)
+    monkeypatch.setitem(sys.modules, "uvloop", ModuleType("uvloop"))
+    assert not goes_on_to_exec(frame)
+    loops.append(SimpleNamespace())
+    assert not goes_on_to_exec(frame)
+    loops.append(Loop())
+    assert goes_on_to_exec(frame)
+    monkeypatch.delitem(sys.modules, "asyncio")
+    assert not goes_on_to_exec(frame)
