@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -89,16 +90,21 @@ class SharedMemoryStore(BlockStore):
         return True
 
     def _read(self, key: str, row: memoryview, used: int) -> bool:
+        # Not blocking: what somebody has put there in its place may be a pipe.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         try:
-            fd = os.open(_BLOCK + key, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder.fd)
+            fd = os.open(_BLOCK + key, flags, dir_fd=self._folder.fd)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise StoreError(f"{self.describe()} cannot be read: {error}") from None
         try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise StoreError(f"{self.describe()} cannot be read: {_BLOCK}{key} is no file")
             header = bytearray(HEADER_BYTES)
             found = os.readv(fd, [header, row])
-            more = os.fstat(fd).st_size - HEADER_BYTES
+            more = status.st_size - HEADER_BYTES
             if found != HEADER_BYTES + len(row) or more != len(row):
                 why: str | None = f"it has {more} bytes instead of {len(row)}"
             else:

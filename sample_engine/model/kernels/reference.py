@@ -115,7 +115,9 @@ def silu_and_mul(
 ) -> Tensor:  # [..., I]
     """``silu(gate) * up`` of each token."""
     gate, up = x.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    gated = F.silu(gate)
+    # memory that is new costs a long prompt more than the product
+    return gated * up if torch.is_grad_enabled() else gated.mul_(up)
 
 
 def linear(
@@ -125,4 +127,7 @@ def linear(
 ) -> Tensor:  # [..., N]
     """``x @ weight.T``, plus ``residual``."""
     out = F.linear(x, weight)
-    return out if residual is None else residual + out
+    if residual is None:
+        return out
+    in_place = residual.dtype == out.dtype and not torch.is_grad_enabled()
+    return out.add_(residual) if in_place else residual + out

@@ -121,6 +121,22 @@ def test_a_damaged_block_is_not_there_and_makes_room_for_a_whole_one(
     assert got(store, 1, 2, 3) == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [os.mkdir, os.mkfifo, lambda path: os.symlink("size", path)],
+    ids=["dir", "pipe", "link"],
+)
+def test_what_is_no_file_in_the_place_of_a_block_is_told(
+    opened: Opened, made: Callable[[str], object]
+) -> None:
+    store = opened()
+    made(f"{store._folder.path}/block-k1")
+    with pytest.raises(StoreError, match="cannot be read: .*block-k1"):
+        got(store, 1)
+    assert put(store, 1, 2) == 1
+    assert got(store, 2) == [2]
+
+
 @pytest.mark.parametrize("moment", ["writev", "link"])
 def test_of_a_writer_that_is_killed_nothing_is_left(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, moment: str
