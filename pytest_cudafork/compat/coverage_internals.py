@@ -7,12 +7,14 @@ itself only knows processes that write a file each. Nothing here imports coverag
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 COLLECTOR = "_collector"
 INSIDE = "_inorout"
 CONTEXT = "_current_context"
-AUTO_SAVE = "_auto_save"
+DATA = "_data"
+SUFFIX = "_data_suffix_specified"
 WARNINGS = ("_warn_no_data", "_warn_unimported_source")
 
 
@@ -57,12 +59,33 @@ def packages_never_imported(measurement: Any) -> list[str]:
     return [] if found is None else found
 
 
-def save_nothing(measurement: Any) -> None:
-    """Keep a measurement from writing its file when this process ends (``_auto_save``).
+def replace_save(measurement: Any, save: Callable[[], None]) -> None:
+    """Put ``save`` in the place of a measurement's own, which ``save_data`` still calls.
 
-    With ``patch = subprocess`` coverage.py starts one in every interpreter, ours among them.
+    It is called at the end of an interpreter that coverage.py has been started in (``patch =
+    subprocess``: ours among them), at SIGTERM, and by ``os._exit`` and ``os.execv`` as ``patch =
+    _exit, execv`` replace them; in forked processes, too.
     """
-    setattr(measurement, AUTO_SAVE, False)
+    measurement.save = save
+
+
+def save_data(measurement: Any) -> None:
+    """Let a measurement write its file, whatever stands in the place of its ``save``."""
+    type(measurement).save(measurement)
+
+
+def own_data(measurement: Any) -> Any:
+    """Return the ``CoverageData`` of a measurement (``_data``).
+
+    ``get_data`` enters files that were not run as well, which data that are empty refuse.
+    """
+    return getattr(measurement, DATA)
+
+
+def data_suffix(measurement: Any) -> str | bool | None:
+    """Return the ``data_suffix`` that a measurement was made with (``_data_suffix_specified``)."""
+    suffix: str | bool | None = getattr(measurement, SUFFIX)
+    return suffix
 
 
 def silence(measurement: Any) -> None:

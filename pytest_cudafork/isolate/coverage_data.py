@@ -102,6 +102,7 @@ def settings() -> dict[str, Any] | None:
         "config": {
             name: value for name, value in vars(measurement.config).items() if _is_plain(value)
         },
+        "suffix": coverage_internals.data_suffix(measurement),
         "directory": files.relative_directory(),
     }
 
@@ -135,7 +136,8 @@ class ChildCoverage:
 
     def __init__(self, measurement: Any) -> None:
         self._measurement = measurement
-        coverage_internals.save_nothing(measurement)  # all of it is sent
+        self._pid = os.getpid()
+        coverage_internals.replace_save(measurement, self._save_if_forked)
         self._basket = Basket()
         self._forked_data = coverage_internals.redirect_collector(measurement, self._basket)
         """Kept: its end would close a database that belongs to the parent."""
@@ -144,6 +146,19 @@ class ChildCoverage:
         """Add what the process that forks children has measured, in the first of them."""
         if data is not None and first is not None and first.take():
             self._basket.add(data)
+
+    def _save_if_forked(self) -> None:
+        """Save nothing in this process, which sends all of it; one that a test forks cannot.
+
+        That one writes a file of its own, with what it has measured, as it does in one process.
+        """
+        if os.getpid() == self._pid:
+            return
+        data = self.take()
+        # Without new data a forked process would take the file of its parent for its own.
+        if data is not None:
+            _add(coverage_internals.own_data(self._measurement), data)
+            coverage_internals.save_data(self._measurement)
 
     def take(self) -> dict[str, Any] | None:
         """Return what was measured since the last time, as plain data, or None."""
@@ -170,17 +185,15 @@ def begin(wanted: Mapping[str, Any] | None = None) -> ChildCoverage | None:
 
 
 def _start(wanted: Mapping[str, Any]) -> Any:
-    """Start a measurement that writes no file."""
+    """Start a measurement with the parent's settings."""
     import importlib
     import warnings
 
     # not by name: coverage is no dependency, and has no stubs where it is not installed
     measurement: Any = importlib.import_module("coverage").Coverage(
-        data_file=None, config_file=False, check_preimported=False, messages=False
+        data_suffix=wanted["suffix"], config_file=False, check_preimported=False, messages=False
     )
-    vars(measurement.config).update(wanted["config"])
-    # "patch" would measure the same once more in this process's children and at its end
-    vars(measurement.config).update(patch=[], parallel=False, sigterm=False)
+    vars(measurement.config).update(wanted["config"], sigterm=False)
     coverage_internals.silence(measurement)
     here = os.getcwd()
     os.chdir(wanted["directory"])  # relative names mean what they mean in the parent

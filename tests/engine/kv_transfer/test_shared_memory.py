@@ -131,7 +131,7 @@ def test_what_is_no_file_in_the_place_of_a_block_is_told(
 ) -> None:
     store = opened()
     made(f"{store._folder.path}/block-k1")
-    with pytest.raises(StoreError, match="cannot be read: .*block-k1"):
+    with pytest.raises(StoreError, match=r"cannot be read: .*block-k1"):
         got(store, 1)
     assert put(store, 1, 2) == 1
     assert got(store, 2) == [2]

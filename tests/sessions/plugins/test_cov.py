@@ -194,22 +194,46 @@ def test_coverage_run_measures_the_same(tmp_path: Path, parallel: bool) -> None:
     _the_report_of_all(tmp_path)
 
 
-def test_what_coverage_measures_in_subprocesses_is_the_same(tmp_path: Path) -> None:
+@pytest.mark.fresh_interpreter("coverage replaces os._exit, which ends a forked one")
+@pytest.mark.parametrize("patches", ["subprocess", "_exit", "subprocess, _exit"])
+def test_what_coverage_measures_in_processes_that_tests_start_is_the_same(
+    tmp_path: Path, patches: str
+) -> None:
     needs("cov")
     files = {
         **FILES,
-        ".coveragerc": FILES[".coveragerc"].replace("[run]", "[run]\npatch = subprocess"),
+        "conftest.py": "import pkg.lazy\n" + textwrap.dedent(FILES["conftest.py"]),
+        ".coveragerc": FILES[".coveragerc"].replace("[run]", f"[run]\npatch = {patches}"),
         "test_starts.py": """
             import os, subprocess, sys
+            from pkg import early
 
             def test_starts():
                 code = "import pkg.never"
                 env = {**os.environ, "PYTHONPATH": os.getcwd()}
                 subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+            def forks(work):
+                pid = os.fork()
+                if pid == 0:
+                    work()
+                    os._exit(0)
+                assert os.waitpid(pid, 0)[1] == 0
+
+            def test_forks():
+                forks(early.unused)
+
+            def test_forks_a_process_that_runs_nothing_measured():
+                forks(int)
+
+            def test_passes_after_it():
+                early.used(1)
         """,
     }
-    report = _same_report(tmp_path, files=files)
-    assert report["files"]["pkg/never.py"]["summary"]["percent_covered"] == 100
+    report = _same_report(tmp_path, "--cov-context=test", files=files)
+    reached = {name: found["missing_lines"] for name, found in report["files"].items()}
+    assert ("subprocess" in patches) == (reached["pkg/never.py"] == [])
+    assert ("_exit" in patches) == (reached["pkg/early.py"] == [7])
 
 
 @pytest.mark.parametrize("method", FORKS)

@@ -52,7 +52,8 @@ def test_coverage_still_has_the_names(tmp_path: Path) -> None:
     names = (
         coverage_internals.COLLECTOR,
         coverage_internals.INSIDE,
-        coverage_internals.AUTO_SAVE,
+        coverage_internals.DATA,
+        coverage_internals.SUFFIX,
     )
     for name in names:
         require("coverage", measurement, name, "measuring in children")
@@ -79,16 +80,28 @@ def test_warnings_are_switched_off_and_on() -> None:
     assert coverage_internals.warn_of_no_data(measurement, False) is True
 
 
-def test_a_measurement_that_is_sent_is_not_saved_as_well() -> None:
-    saved: list[bool] = []
-    for sent in (False, True):
-        measurement = coverage.Coverage(data_file=None, config_file=False)
-        measurement._auto_save = True  # as the one that a start of the interpreter makes
-        measurement.save = lambda sent=sent: saved.append(sent)
-        if sent:
-            coverage_internals.save_nothing(measurement)
-        measurement._atexit()
-    assert saved == [False]
+@pytest.mark.parametrize("event", ["atexit", "sigterm"])
+def test_what_stands_in_for_save_is_called_at_the_end(event: str) -> None:
+    measurement = coverage.Coverage(data_file=None, config_file=False)
+    measurement._auto_save = True  # as the one that a start of the interpreter makes
+    called: list[str] = []
+    coverage_internals.replace_save(measurement, lambda: called.append(event))
+    measurement._atexit(event)
+    assert called == [event]
+
+
+def test_the_own_save_is_called_whatever_stands_in_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(coverage.Coverage, "save", lambda self: called.append("own"))
+    measurement = coverage.Coverage(data_file=None, data_suffix="s", config_file=False)
+    assert coverage_internals.data_suffix(measurement) == "s"
+    assert coverage_internals.own_data(measurement) is None, "it has not begun"
+    coverage_internals.replace_save(measurement, lambda: called.append("other"))
+    measurement.save()
+    coverage_internals.save_data(measurement)
+    assert called == ["other", "own"]
 
 
 def test_the_context_is_the_one_that_was_set() -> None:

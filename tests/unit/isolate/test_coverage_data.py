@@ -109,9 +109,11 @@ class _Measurement:
         self._collector = _Collector()
         self._inorout = SimpleNamespace(source_pkgs_unmatched=[])
         self._warn_no_data = True
-        self._auto_save = True
+        self._data_suffix_specified = True
         self._warn_unimported_source = True
         self.data: Any = None
+        self._data: Any = None
+        self.saved = 0
         self.started_in = ""
 
     @classmethod
@@ -124,6 +126,9 @@ class _Measurement:
 
     def get_data(self) -> Any:
         return self.data
+
+    def save(self) -> None:
+        self.saved += 1
 
 
 @pytest.fixture
@@ -162,6 +167,7 @@ def test_the_settings_of_the_running_measurement_are_told_as_far_as_they_are_pla
             "source": ["a", ("b", None)],
             "paths": {"x": ["y"]},
         },
+        "suffix": True,
         "directory": "/the/directory/",
     }
 
@@ -179,7 +185,8 @@ def test_a_forked_child_measures_on_into_memory_of_its_own(measurement: _Measure
     child = begin()
     assert child is not None
     assert collector.data_lock.acquire(blocking=False)
-    assert not measurement._auto_save  # the parent writes the file
+    measurement.save()
+    assert not measurement.saved  # the parent writes the file
     assert child.take() is None  # what was measured before the fork is the parent's
     collector.measured = [("/a.py", 3), ("/a.py", 2), ("/b.py", 1)]
     measurement._inorout.source_pkgs_unmatched = ["never"]
@@ -205,20 +212,39 @@ def test_a_fresh_process_starts_to_measure_as_the_parent_does_and_writes_no_file
 
     monkeypatch.setattr(sys.modules["coverage"], "Coverage", Kept)
     here = os.getcwd()
-    config = {"branch": True, "context": "c", "patch": ["subprocess"], "parallel": True}
-    child = begin({"config": config, "directory": str(tmp_path)})
+    config = {"branch": True, "context": "c", "patch": ["_exit"], "sigterm": True}
+    child = begin({"config": config, "suffix": "s", "directory": str(tmp_path)})
     assert isinstance(child, ChildCoverage)
     (measurement,) = started
-    assert measurement.options["data_file"] is None
+    assert measurement.options["data_suffix"] == "s"
+    measurement.save()
+    assert not measurement.saved
     assert measurement.started_in == str(tmp_path)  # and its warning is no error here
     assert os.getcwd() == here
     told = vars(measurement.config)
-    assert (told["branch"], told["patch"], told["parallel"]) == (True, [], False)
+    assert (told["branch"], told["patch"], told["sigterm"]) == (True, ["_exit"], False)
     assert [measurement._warn_no_data, measurement._warn_unimported_source] == [False, False]
     measurement._collector.measured = [("/a.py", 1)]
     data = child.take()
     assert data is not None
     assert data["lines"] == [["c", "/a.py", [1]]]
+
+
+def test_a_process_that_a_child_forks_saves_what_it_has_measured_if_anything(
+    measurement: _Measurement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert begin() is not None  # as in the server, and then
+    assert begin() is not None  # in the child that it forks
+    own = measurement._data = Basket()
+    forked = os.getpid() + 1
+    monkeypatch.setattr("pytest_cudafork.isolate.coverage_data.os.getpid", lambda: forked)
+    saved = []
+    measurement.save()
+    saved.append(measurement.saved)  # it would take the file of the pytest process for its own
+    measurement._collector.measured = [("/a.py", 3)]
+    measurement.save()
+    assert [*saved, measurement.saved] == [0, 1]
+    assert own.lines == {("", "/a.py"): {3}}
 
 
 def test_one_of_several_gets_what_was_measured_before_the_forks(measurement: _Measurement) -> None:
