@@ -22,6 +22,10 @@ VERSION = 1
 """What reports said of their form before they had ``format_version``."""
 TITLE = "CUDA and fork (pytest-cudafork)"
 _MOST_PLACES = 8
+_NO_FORK = (
+    "no fork was seen after that, so nothing has gone wrong: it is children forked later that "
+    "cannot use CUDA (run --guard refuses such a fork)"
+)
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class Account:
                 "CUDA was initialized by",
                 *indent(touch_lines(first, advice=bool(initialized))),
             ]
+            if not initialized and not poisoned_processes(deeds.history):
+                lines.append(_NO_FORK)
         told = {first.where} if first is not None and not deeds.findings else self._told()
         others = _unique(headline(touch) for touch in deeds.touches if touch.where not in told)
         lines += places_lines("also touched by", others)

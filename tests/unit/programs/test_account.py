@@ -73,12 +73,14 @@ def test_a_fork_that_has_done_no_harm_yet_is_told_and_is_no_error() -> None:
     assert "CUDA was initialized by\n    /w/post.py:7: in touch" in text
     assert "what to do:" in text
     assert "poisoned children: 1, of which touched CUDA: 0" in text
+    assert "no fork was seen" not in text
 
 
 def test_a_touch_alone_needs_no_advice() -> None:
     other = {**TOUCH, "id": "1-9", "t": 9, "stack": [["/w/other.py", 1, "f", 3]]}
     text = account(PROCESS, TOUCH, other).text()
     assert "what to do:" not in text
+    assert text.count("\nno fork was seen after that, so nothing has gone wrong: ") == 1
     assert "also touched by:\n    /w/other.py:1: in f\n" in text
 
 
