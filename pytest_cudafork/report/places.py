@@ -5,12 +5,14 @@ One line of code may touch in a hundred tests, so everything is grouped by culpr
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
+from pytest_cudafork.observe.base.records import LET_THROUGH
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
@@ -126,6 +128,26 @@ def fork_lines(history: History, expected: Collection[str]) -> list[str]:
         note = f", {'all' if named == len(ids) else named} expected" if named else ""
         lines.append(f"{number} refused because of {because}{note}")
     return lines
+
+
+def allowed_lines(history: History) -> list[str]:
+    """Name the forks that were let through while CUDA was initialized, and by which rule."""
+    from pytest_cudafork.observe.story.plain_text import plain
+    from pytest_cudafork.observe.story.touch import frames_from
+    from pytest_cudafork.observe.story.words import fork_place
+
+    forks = collections.Counter(
+        f"{fork_place(frames_from(record.get('stack', ())))}: {plain(str(record.get('rule', '')))}"
+        for record in history.records
+        if record["k"] == "fork" and record.get("verdict") in LET_THROUGH
+    )
+    if not forks:
+        return []
+    lines = [
+        f"  {line} ({number} times)" if number > 1 else f"  {line}"
+        for line, number in forks.items()
+    ]
+    return ["forks allowed while initialized:", *lines]
 
 
 def _by_place(touches: Iterable[Touch]) -> dict[str, list[Touch]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_cudafork.observe.base.records import Record
+from pytest_cudafork.observe.base.records import LET_THROUGH, Record
 from pytest_cudafork.report.header import limits_of
 from pytest_cudafork.settings.options import Settings
 
@@ -50,7 +50,7 @@ class Counts(NamedTuple):
             at_collection=phases.count("collection"),
             in_tests=phases.count("test"),
             guarded=forks.count("guarded"),
-            allowed=sum(forks.count(each) for each in ("allowed", "accepted", "watched")),
+            allowed=sum(forks.count(each) for each in LET_THROUGH),
             poisoned=sum(bool(r.get("poisoned")) for r in touches),
             unguarded=forks.count("unguarded"),
             elsewhere=phases.count(""),
@@ -183,12 +183,18 @@ class Stories:
     ) -> Iterator[Told]:
         from pytest_cudafork.observe.story.plain_text import plain
         from pytest_cudafork.report.ci_groups import Told
-        from pytest_cudafork.report.places import fork_lines, import_lines, test_lines
+        from pytest_cudafork.report.places import (
+            allowed_lines,
+            fork_lines,
+            import_lines,
+            test_lines,
+        )
 
         history = self._history
         for line in (
             *import_lines(history, advice=advice, told=self._told),
             *test_lines(history, verbose=verbose),
+            *(allowed_lines(history) if verbose else ()),
         ):
             yield Told(line, {})
         for line in fork_lines(history, self._expected):

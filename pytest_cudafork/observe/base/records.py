@@ -12,6 +12,8 @@ from pytest_cudafork.compat import written_in_c
 
 Record = dict[str, Any]
 
+LET_THROUGH = ("allowed", "accepted", "watched")
+"""Verdicts of forks of an initialized process that are no errors by themselves."""
 _LONGEST = 1 << 22
 """Bytes of a line beyond which it is not looked at: a stack has a hundred frames."""
 _MOST_BITS = 63

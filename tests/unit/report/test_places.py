@@ -107,3 +107,16 @@ def test_the_culprits_of_what_was_reported_are_told() -> None:
         ("else",): set(),
     }.items():
         assert places.told_culprits(history, reported) == told
+
+
+def test_forks_that_were_let_through_are_named_with_their_rule() -> None:
+    stack = [["/src/run.py", 7, "start", 3]]
+    fork = {**FORK, "stack": stack, "verdict": "allowed", "rule": "marker cuda_fork_ok: no CUDA"}
+    watched = {**FORK, "stack": stack, "verdict": "watched", "rule": "level poison"}
+    history = History([fork, {**FORK, "stack": stack}, fork, watched])
+    assert places.allowed_lines(history) == [
+        "forks allowed while initialized:",
+        "  /src/run.py:7 in start: marker cuda_fork_ok: no CUDA (2 times)",
+        "  /src/run.py:7 in start: level poison",
+    ]
+    assert places.allowed_lines(History([FORK])) == []
