@@ -43,7 +43,7 @@ def printable(text: str) -> str:
 def write_at_once(path: str, text: str) -> None:
     """Write a file at once, so that who waits for it never reads a part.
 
-    A link stays one.
+    A link stays one, and so do the permissions of a file that was there.
 
     Raises:
         OSError: It cannot be written. What was there before is still there, unless only the file
@@ -109,6 +109,8 @@ def _replaced(path: str, text: str) -> bool:
         return False
     try:
         with file:
+            with contextlib.suppress(OSError):  # there was none, or the file system has none
+                os.chmod(beside, stat.S_IMODE(os.stat(path).st_mode))
             file.write(text)
         try:
             os.replace(beside, path)

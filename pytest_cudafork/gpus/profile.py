@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_cudafork.documents.writing import json_text, write_at_once
 from pytest_cudafork.settings.sizes import spell_size
 
 if TYPE_CHECKING:
@@ -102,14 +103,5 @@ def write_profile(path: str, models: Models, costs: Mapping[str, Cost]) -> None:
 
     """
     tests = {test: costs[test]._asdict() for test in sorted(costs)}
-    path = os.path.realpath(path)  # a link stays one
-    beside = f"{path}.{os.getpid()}"
-    try:
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump({_KEY: _VERSION, "gpus": models, "tests": tests}, file, indent=1)
-            file.write("\n")
-        os.replace(beside, path)
-    except OSError:
-        if os.path.exists(beside):
-            os.unlink(beside)
-        raise
+    document = {_KEY: _VERSION, "gpus": models, "tests": tests}
+    write_at_once(path, json_text(document))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,22 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
     assert reader.read() == "of yesterday, and longer\n", "who reads it reads no mixture"
     reader.close()
     assert os.listdir(tmp_path) == ["r.json"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666, 0o640])
+def test_a_file_keeps_its_permissions_and_a_new_one_has_those_of_the_umask(
+    tmp_path: Path, mode: int
+) -> None:
+    old, plain = tmp_path / "old", tmp_path / "plain"
+    old.write_text("of yesterday")
+    old.chmod(mode)
+    plain.touch()
+    for path in (old, tmp_path / "new"):
+        write_at_once(str(path), "x")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (old, tmp_path / "new")] == [
+        mode,
+        stat.S_IMODE(plain.stat().st_mode),
+    ]
 
 
 def test_a_link_stays_one(tmp_path: Path) -> None:
