@@ -50,10 +50,19 @@ def remove(folder: str) -> None:
     for name in os.listdir(folder):
         if name != USERS:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, name))
+                _remove_one(os.path.join(folder, name))
     os.unlink(os.path.join(folder, USERS))
     with contextlib.suppress(OSError):  # somebody has begun anew in it
         os.rmdir(folder)
+
+
+def _remove_one(path: str) -> None:
+    try:
+        os.unlink(path)
+    except IsADirectoryError:  # somebody else's work
+        import shutil  # late: it is hardly ever needed, and takes long
+
+        shutil.rmtree(path)
 
 
 def _as_a_daemon() -> None:

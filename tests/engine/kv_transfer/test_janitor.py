@@ -17,7 +17,9 @@ def made(folder: Path) -> Path:
 
 
 def test_it_removes_what_nobody_uses(tmp_path: Path) -> None:
-    folder = made(tmp_path / "one")
+    folder, elsewhere = made(tmp_path / "one"), made(tmp_path / "elsewhere")
+    (folder / "block-2").mkdir()
+    (folder / "block-2" / "link").symlink_to(elsewhere)
     users = janitor.open_users(str(folder))
     assert users is not None
     try:
@@ -25,6 +27,7 @@ def test_it_removes_what_nobody_uses(tmp_path: Path) -> None:
     finally:
         os.close(users)
     assert not folder.exists()
+    assert sorted(os.listdir(elsewhere)) == ["block-1", "lock", "users"]
 
 
 def test_a_folder_that_is_gone_needs_nothing(tmp_path: Path) -> None:
