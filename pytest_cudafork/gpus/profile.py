@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_cudafork.documents.writing import json_text, write_at_once
+from pytest_cudafork.documents.writing import write_at_once
 from pytest_cudafork.settings.sizes import spell_size
 
 if TYPE_CHECKING:
@@ -104,4 +104,5 @@ def write_profile(path: str, models: Models, costs: Mapping[str, Cost]) -> None:
     """
     tests = {test: costs[test]._asdict() for test in sorted(costs)}
     document = {_KEY: _VERSION, "gpus": models, "tests": tests}
-    write_at_once(path, json_text(document))
+    # Not as documents for others: a name that is no UTF-8 has to be the same when it is read.
+    write_at_once(path, json.dumps(document, indent=1) + "\n")

@@ -18,9 +18,9 @@ TEXT = "assert False, 'it was executed'\n"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A checkout with four modules and a specimen."""
+    """A checkout with five modules and a specimen."""
     for name in (
-        *("tests/conftest.py", "tests/test_a.py", "tests/support/helper.py"),
+        *("tests/conftest.py", "tests/test_a.py", "tests/test_b.py", "tests/support/helper.py"),
         *("pytest_cudafork/plugin.py", "tests/specimens/one/buggy/test_it.py"),
     ):
         path = tmp_path / name
@@ -38,7 +38,7 @@ def test_specimens_are_left_out(root: Path) -> None:
     names = [file.relative_to(root).as_posix() for file in rewriting.modules(root)]
     assert names == [
         *("pytest_cudafork/plugin.py", "tests/conftest.py"),
-        *("tests/support/helper.py", "tests/test_a.py"),
+        *("tests/support/helper.py", "tests/test_a.py", "tests/test_b.py"),
     ]
 
 
@@ -53,9 +53,11 @@ def test_workers_share_what_pytest_rewrites_and_execute_nothing(
         for number in range(2)
     ]
     done = [file for share in shares for file in share]
+    assert all(shares)
     assert len(done) == len(set(done))
     # what lies beside tests is rewritten where the metadata of this checkout lists it
-    assert {root / "tests" / name for name in ("conftest.py", "test_a.py")} <= set(done)
+    beside = {root / "tests" / name for name in ("conftest.py", "test_a.py", "test_b.py")}
+    assert beside <= set(done)
     files = rewriting.modules(root)
     assert all(set(share) <= set(files[number::2]) for number, share in enumerate(shares))
     caches = [file.name.partition(".")[0] for file in root.rglob("*pytest*.pyc")]

@@ -21,7 +21,11 @@ from pytest_cudafork.gpus.profile import (
 )
 
 MODELS = {"NVIDIA H200": 140 << 30}
-COSTS = {"test_a.py::test_a[ü]": Cost(1.5, 2, 20 << 30, 1 << 30), "test_b.py::test_b": Cost(0.1)}
+COSTS = {
+    "test_a.py::test_a[ü]": Cost(1.5, 2, 20 << 30, 1 << 30),
+    "test_b.py::test_b": Cost(0.1),
+    "test_\udcff.py::test_c": Cost(0.2),  # a file's name that is no UTF-8
+}
 
 
 def test_what_was_written_is_read_on_any_number_of_such_gpus(tmp_path: Path) -> None:
