@@ -15,7 +15,7 @@ from pytest_cudafork.compat.unpatched import contextlib, gc, os, pickle, traceba
 from pytest_cudafork.patch.applying.inherited import apply_inherited
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
-from pytest_cudafork.process.protocol import caught_warnings, messages
+from pytest_cudafork.process.protocol import caught_warnings, messages, unpicklable
 
 _LONGEST_REPR = 2000
 
@@ -98,7 +98,7 @@ def pack_result(result: Any) -> messages.Returned:
     try:
         return messages.Returned(cloudpickle.dumps(result), short_repr(result))
     except Exception as error:  # pickling runs the object's own code, which may raise anything
-        return messages.Returned(None, short_repr(result), _one_line(error))
+        return messages.Returned(None, short_repr(result), unpicklable.reason(error, result))
 
 
 def pack_exception(error: BaseException) -> messages.Raised:
@@ -116,7 +116,7 @@ def pack_exception(error: BaseException) -> messages.Raised:
         if type(pickle.loads(pickled)) is type(error):
             return message.changed(pickled=pickled)
     except Exception as reason:  # the exception's own code decides what it raises here
-        message = message.changed(why=_one_line(reason))
+        message = message.changed(why=unpicklable.reason(reason, error))
     parts = None
     with contextlib.suppress(Exception):  # then the text has to do; "why" says the reason
         parts = dump_parts(error)
@@ -140,10 +140,6 @@ def short_repr(value: Any) -> str:
     except Exception as error:  # a broken __repr__ must not hide the result's failure
         return f"<{type(value).__qualname__} object whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}..."
-
-
-def _one_line(error: BaseException) -> str:
-    return "".join(traceback.format_exception_only(type(error), error)).strip()
 
 
 def _traceback_text(error: BaseException) -> str:

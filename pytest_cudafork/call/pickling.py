@@ -22,6 +22,7 @@ from pytest_cudafork.call.late_category import Named
 from pytest_cudafork.compat import cloudpickle_internals
 from pytest_cudafork.compat.unpatched import contextlib, inspect, os, re
 from pytest_cudafork.errors import ChildError
+from pytest_cudafork.process.protocol import unpicklable
 
 _TEST_FILE = re.compile(r"conftest\.py|test_.*\.py|.*_test\.py", re.DOTALL)
 
@@ -52,17 +53,18 @@ def _complaint(
     error: Exception, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str:
     """Say what of a call does not pickle: the first argument that does not by itself."""
-    culprit = f"{fn!r} and its arguments"
+    culprit, found = f"{fn!r} and its arguments", unpicklable.reason(error, fn)
     for name, value in _named(fn, args, kwargs):
         try:
             cloudpickle.dumps(value)
         except Exception as one:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            culprit, error = f"the argument {name} of {fn!r}, a {kind},", one
+            culprit = f"the argument {name} of {fn!r}, a {kind},"
+            found = unpicklable.reason(one, value)
             break
     return (
-        f"{culprit} cannot be sent to another interpreter: "
-        f"{type(error).__name__}: {error}. Pass plain values, or use run_forked."
+        f"{culprit} cannot be sent to another interpreter: {found}. "
+        "Pass plain values, or use run_forked."
     )
 
 
@@ -73,7 +75,8 @@ def _named(
     names: list[str] = []
     with contextlib.suppress(TypeError, ValueError):  # it is written in C
         parameters = inspect.signature(fn).parameters.values()
-        names = [repr(one.name) for one in parameters if one.kind is not one.VAR_POSITIONAL]
+        positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [repr(one.name) for one in parameters if one.kind in positional]
     numbers = [f"number {number}" for number in range(len(names), len(args))]
     named = zip([*names[: len(args)], *numbers], args, strict=False)
     return [*named, *((repr(name), value) for name, value in kwargs.items())]

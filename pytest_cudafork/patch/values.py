@@ -25,6 +25,7 @@ def pickled(call: str, what: str, thing: object) -> bytes:
     import cloudpickle
 
     from pytest_cudafork.call.pickling import modules_by_value
+    from pytest_cudafork.process.protocol import unpicklable
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
         def persistent_id(self, one: object) -> None:
@@ -37,7 +38,8 @@ def pickled(call: str, what: str, thing: object) -> bytes:
             Pickler(file).dump(thing)
         cloudpickle.loads(file.getvalue())
     except Exception as error:  # pickling runs the object's own code, which may raise anything
-        reason = f"{error}" if isinstance(error, _Refused) else f"{type(error).__name__}: {error}"
+        refused = isinstance(error, _Refused)
+        reason = f"{error}" if refused else unpicklable.reason(error, thing)
         raise ChildError(
             f"{call}: the {what}, a {_kind(thing)}, cannot be sent to other processes: "
             f"{reason}. Give a function or a plain value."

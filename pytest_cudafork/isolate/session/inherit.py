@@ -213,12 +213,14 @@ def _class_attributes(case: type | None) -> dict[str, bytes]:
 def _pickled(value: Any, name: str) -> bytes:
     import cloudpickle
 
+    from pytest_cudafork.process.protocol import unpicklable
+
     try:
         data: bytes = cloudpickle.dumps(value)
     except Exception as error:  # pickling runs the object's own code, which may raise anything
         raise ChildError(
             f"{name} cannot be sent to the process of this test, because it does not pickle: "
-            f"{type(error).__name__}: {error}. It is a {type(value).__module__}."
+            f"{unpicklable.reason(error, value)}. It is a {type(value).__module__}."
             f"{type(value).__qualname__}. With method='fork' it is there as it is; or pass a plain "
             "value from which the body makes its own; or leave out fixtures='inherit'."
         ) from error

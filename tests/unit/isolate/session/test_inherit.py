@@ -158,8 +158,8 @@ def test_what_is_sent_is_what_the_body_takes_and_the_process_has_not(prepared: A
 @pytest.mark.parametrize("where", ["fixture", "self"])
 def test_what_cannot_travel_is_refused_by_its_name(prepared: Any, where: str) -> None:
     if where == "fixture":
-        prepared.funcargs["server"] = threading.Lock()
-        words = "the fixture 'server' cannot be sent .* It is a _thread.lock"
+        prepared.funcargs["server"] = {"locks": [threading.Lock()]}
+        words = r"the fixture 'server' cannot be sent .*\['locks'\]\[0\].* It is a builtins.dict"
     else:
         prepared.instance.lock = threading.Lock()
         words = "self.lock cannot be sent"
