@@ -105,7 +105,7 @@ def test_the_modules_of_vllm_are_those_of_the_audit() -> None:
     assert f"| `{place}` (vLLM 0.11.0) | class body | {count[place]} modules |" in findings
 
 
-ENGINE = "docs/reference/sample_engine.md"
+ENGINE = "docs/reference/engine"
 PLACES = [
     (
         "docs/how-to/from-sglang-worker.md",
@@ -120,7 +120,7 @@ PLACES = [
         ("| the hook, `-n1` | 5 failed, 97 passed |",),
     ),
     (
-        ENGINE,
+        f"{ENGINE}/speculation.md",
         "takes 0.42 of the time with `eagle` and five drafts, and 0.49 with `ngram`",
         "record_cpu_2026-11-28",
         (
@@ -138,33 +138,33 @@ PLACES = [
         ),
     ),
     (
-        ENGINE,
+        f"{ENGINE}/speculation.md",
         "1.8 to 1.9 times the tokens with a speculator for one request, and 1.5 to 1.6 times for "
         "32.",
         "speculation_gpu_2026-11-21",
         ("441 | 1.82", "463 | 1.91", "11432 | 1.47", "12599 | 1.62"),
     ),
     (
-        ENGINE,
+        f"{ENGINE}/steps.md",
         "took 0.96 of its time, one of the tiny model 0.912 ms in place of 0.792 ms",
         "engine_async_gpu_2026-11-24",
         ("5.785 | 0.961", "inproc 0.792, asynchronous 0.912"),
     ),
     (
-        ENGINE,
+        f"{ENGINE}/processes.md",
         "3.00 ms for a decode step of one sequence, 4.55 on one of them, and 464 ms for 8 prompts "
         "of 4096 tokens, 794 on one: 1.52 and 1.71 times",
         "tensor_parallel_gpu_2026-11-24",
         ("4.55 (1.00x, 0 %) | 3.00 (1.52x", "794 (1.00x, 0 %) | 464 (1.71x"),
     ),
     (
-        ENGINE,
+        f"{ENGINE}/processes.md",
         "two H100s were 1.42 and 1.62 times one, without 1.61 and 1.71",
         "tensor_parallel_gpu_2026-11-24",
         ("4.38 (1.42x", "491 (1.62x", "3.75 (1.61x", "465 (1.71x"),
     ),
     (
-        ENGINE,
+        f"{ENGINE}/processes.md",
         "2.71 ms for the step and 294 ms for the prompts, where one took 4.58 and 803: 1.69 and "
         "2.73 times; the sums were 20 % of the step and 30 % of the prompts",
         "tensor_parallel_gpu_2026-11-27",

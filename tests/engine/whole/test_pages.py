@@ -29,7 +29,8 @@ def examples(name: str) -> list[str]:
 
 
 def test_the_pages_with_examples_are_found() -> None:
-    assert {page.name for page in PAGES} == {"sample_engine.md", "share-kv-blocks.md"}
+    engine = {"kv-blocks.md", "server.md", "speculation.md", "steps.md"}
+    assert {page.name for page in PAGES} == {"sample_engine.md", "share-kv-blocks.md", *engine}
 
 
 def test_the_examples_of_the_reference_run(
@@ -37,10 +38,11 @@ def test_the_examples_of_the_reference_run(
 ) -> None:
     scripted = functools.partial(LLM, core_factory=Script(), worker_method="inproc")
     monkeypatch.setattr(sample_engine, "LLM", scripted, raising=False)
-    names = {name: getattr(sample_engine, name) for name in sample_engine.__all__}
-    for example in examples("sample_engine.md"):
-        if SERVER not in example:
-            exec(compile(example, "reference", "exec"), names)
+    for page in ("sample_engine.md", "speculation.md", "kv-blocks.md", "steps.md"):
+        names: dict[str, Any] = {}
+        for example in examples(page):
+            exec(compile(example, page, "exec"), names)
+        assert "LLM" in names
     assert capsys.readouterr().out.startswith("def quick_sort(def quick_sort(")
 
 
@@ -65,7 +67,7 @@ def test_a_client_gets_from_the_server_what_the_page_says(
     pytest.importorskip("openai", reason="it needs Python 3.11")
     from tests.engine.support.serving import serving
 
-    (example,) = (text for text in examples("sample_engine.md") if SERVER in text)
+    (example,) = examples("server.md")
     with serving() as server:
-        exec(compile(example.replace(SERVER, server.url), "reference", "exec"), {})
+        exec(compile(example.replace(SERVER, server.url), "server.md", "exec"), {})
     assert capsys.readouterr().out.startswith("def quick_sort(")

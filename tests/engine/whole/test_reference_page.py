@@ -1,4 +1,4 @@
-"""The reference of the engine agrees with its code, and its public names are pinned."""
+"""The pages of the engine agree with its code, and its public names are pinned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from sample_engine.batch.vllm_names import ENGINE, SAMPLING
 from sample_engine.config import EngineConfig, WorkerMethod
 
 PROJECT = Path(__file__).resolve().parents[3]
-PAGE = (PROJECT / "docs" / "reference" / "sample_engine.md").read_text(encoding="utf-8")
+REFERENCE = PROJECT / "docs" / "reference"
+PAGES = [REFERENCE / "sample_engine.md", *sorted((REFERENCE / "engine").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 PUBLIC = {
     "LLM",
@@ -48,7 +50,8 @@ PUBLIC = {
 
 def rows(title: str) -> dict[str, str]:
     """The first table below a heading: first cell, without its marks, to second."""
-    section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    assert TEXT.count(f"\n## {title}\n") == 1, title
+    section = TEXT.partition(f"## {title}\n")[2].partition("\n## ")[0]
     table = re.search(r"(?:^\|.*\n)+", section, re.M)
     assert table is not None, title
     cells = [line.strip("|\n ").split(" | ") for line in table[0].splitlines()[2:]]
@@ -91,7 +94,7 @@ def test_the_reference_has_each_field_of_an_output_and_no_other(kind: type) -> N
 
 def test_the_reference_has_each_reason_of_an_end() -> None:
     for reason in FinishReason:
-        assert f"`{reason.name}`" in PAGE
+        assert f"`{reason.name}`" in TEXT
 
 
 def test_the_reference_has_each_method_and_no_other() -> None:
