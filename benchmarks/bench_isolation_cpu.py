@@ -8,7 +8,8 @@ The sessions take turns. CPU time is that of the session and of all that it has 
 what is nobody's child any more when it ends. With ``--before`` our methods also run with the
 package that lies in another folder (a checkout of a revision), with ``--scope module`` once more
 with a process for each file. pytest-isolate takes part where it is installed, with dill and tblib.
-``--tenths`` compares the CPU time of the last tenth of the tests with that of the second.
+``--tenths`` compares the CPU time of the last tenth of the tests with that of the second. With
+``--floor`` the least that any process for each test takes is measured as well (``bare_fork``).
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def arguments() -> argparse.Namespace:
         "--files", type=at_least(0), default=0, help="test files (default 10, with torch 4)"
     )
     made.add_argument("--scope", default="", help="also one process for each of these: module")
+    made.add_argument("--floor", action="store_true", help="also the least that is possible")
     made.add_argument("--tenths", action="store_true", help="compare the last tenth to the second")
     made.add_argument("--only", default="", help="sessions to run, with commas; all by default")
     return made.parse_args()
@@ -117,14 +119,18 @@ def _last_tenth(notes: Path) -> float:
     return last / second if second >= _LEAST_SECONDS else 0.0
 
 
-def _sessions(before: str, scope: str) -> dict[str, tuple[Sequence[str], str]]:
-    """Return the arguments and the folder of the package of each kind of session."""
+def _sessions(before: str, scope: str, *, floor: bool) -> dict[str, tuple[Sequence[str], str]]:
+    """Return the arguments of each kind of session, and a folder where it finds modules."""
     found: dict[str, tuple[Sequence[str], str]] = {
         "no isolation": (PLAIN, ""),
         "pytest-forked": (FORKED, ""),
     }
     if all(map(importlib.util.find_spec, ("pytest_isolate", "dill", "tblib"))):
         found["pytest-isolate"] = (ISOLATE, "")
+    if floor:
+        here = str(Path(__file__).resolve().parent)
+        for how in ("fork", "server"):
+            found[f"bare {how}"] = ((*PLAIN, "-p", "bare_fork", f"--bare-fork={how}"), here)
     for method in _METHODS:
         if before:
             found[f"{method}, before"] = (ours(method), before)
@@ -139,7 +145,7 @@ def main() -> int:
     """Measure and print; the last line is JSON."""
     options = arguments()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    sessions = _sessions(options.before, options.scope)
+    sessions = _sessions(options.before, options.scope, floor=options.floor)
     if options.only:
         sessions = {name: sessions[name] for name in options.only.split(",")}
     costs: dict[str, list[Cost]] = {name: [] for name in sessions}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -60,3 +62,30 @@ def test_what_it_cannot_do_is_a_usage_error_with_the_way_out(args: list[str], wo
     )
     assert done.returncode == 2
     assert words in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["fork", "server"])
+def test_the_floor_runs_each_test_in_a_process_of_its_own(tmp_path: Path, how: str) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os, pytest\n"
+        "@pytest.mark.parametrize('number', range(3))\n"
+        "def test_it(number):\n"
+        "    open(f'{os.getpid()}.pid', 'w').close()\n"
+        "    assert number != 1\n"
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:cudafork"),
+            *("-p", "bare_fork", f"--bare-fork={how}"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(FOLDER)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert "1 failed, 2 passed" in done.stdout
+    assert "number != 1" in done.stdout or "assert 1 != 1" in done.stdout
+    assert len(list(tmp_path.glob("*.pid"))) == 3
