@@ -32,6 +32,7 @@ from itertools import accumulate
 from typing import Any
 from zipimport import zipimporter
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.values.targets import FoundModule
 
 _LEFT_OUT = frozenset({"__init__", "__main__", "__pycache__"})
@@ -309,8 +310,7 @@ def _unknown(package: str, search: _Search) -> UnknownPackage:
     if not parent:
         names = set(search.names_in(search.path()))
         names |= set(sys.builtin_module_names) if search.asks_finders else set()
-        count = len(search.path())
-        where = f"on the module search path ({count} {'entry' if count == 1 else 'entries'})"
+        where = f"on the module search path ({count_of(len(search.path()), 'entry', 'entries')})"
         hints = f"{_did_you_mean(short, names)}{_installed_as(package)}"
         return UnknownPackage(f"There is no module {package!r} {where}.{hints}", is_top=True)
     above = search.root(parent)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.graph.reach import distances
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.story import headline_of
-from pytest_cudafork.imports.report.summary import Line, count_of, thread_words
+from pytest_cudafork.imports.report.summary import Line, thread_words
 from pytest_cudafork.imports.values.records import (
     WHOLE,
     EnvironmentRead,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_cudafork.baseline.file import BaselineError
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
 from pytest_cudafork.imports.since.change_audit import ChangeAudit
@@ -325,8 +326,3 @@ def _name(record: ImportRecord) -> str:
 
 def _modules(count: int) -> str:
     return count_of(count, "module")
-
-
-def count_of(count: int, one: str, many: str = "") -> str:
-    """Return a number with its noun; ``many`` where an s is not enough."""
-    return f"{count} {one if count == 1 else many or f'{one}s'}"
