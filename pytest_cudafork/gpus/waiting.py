@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_cudafork.gpus.inventory import Gpu
     from pytest_cudafork.gpus.nvml import DeviceMemory
 
-TIMEOUT = 60.0
-SPARE = 1 << 30
 _LOOK_SECONDS = 0.05
 
 

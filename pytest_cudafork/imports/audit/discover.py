@@ -21,7 +21,6 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import (
-    EXTENSION_SUFFIXES,
     BuiltinImporter,
     FrozenImporter,
     ModuleSpec,
@@ -130,12 +129,7 @@ def _walk(
 def _describe(name: str, spec: ModuleSpec) -> tuple[FoundModule, list[str]]:
     path = spec.origin or "" if spec.has_location else ""
     locations = spec.submodule_search_locations
-    module = FoundModule(
-        name=name,
-        path=path,
-        is_package=locations is not None,
-        is_extension=path.endswith(tuple(EXTENSION_SUFFIXES)),
-    )
+    module = FoundModule(name, path, is_package=locations is not None)
     return module, [str(folder) for folder in locations or ()]
 
 
