@@ -86,39 +86,30 @@ def _write_nowhere() -> None:
 
 
 def _run(args: list[str]) -> int:
-    if args[:1] == ["imports"]:
-        from pytest_cudafork.imports.command_line import main as imports
-
-        return imports(args[1:])
-    if args[:1] == ["fileworker"]:
-        from pytest_cudafork.file_worker.command_line import main as file_worker
-
-        return file_worker(args[1:])
-    if args[:1] == ["merge"]:
-        from pytest_cudafork.report.merge_command import main as merge
-
-        return merge(args[1:])
-    if args[:1] == ["attach"]:
-        from pytest_cudafork.attach.command_line import main as attach
-
-        return attach(args[1:])
-    if args[:1] == ["doctor"]:
-        from pytest_cudafork.doctor.command_line import main as doctor
-
-        return doctor(args[1:])
-    if args[:1] == ["run"]:
+    name = args[0] if args else ""
+    if name == "imports":
+        from pytest_cudafork.imports.command_line import main as command
+    elif name == "fileworker":
+        from pytest_cudafork.file_worker.command_line import main as command
+    elif name == "merge":
+        from pytest_cudafork.report.merge_command import main as command
+    elif name == "attach":
+        from pytest_cudafork.attach.command_line import main as command
+    elif name == "doctor":
+        from pytest_cudafork.doctor.command_line import main as command
+    elif name == "run":
         gc.disable()  # until the program has ended: what is imported stays, and it waits for this
-        from pytest_cudafork.programs.run_command import main as run
+        from pytest_cudafork.programs.run_command import main as command
+    elif name == "html":
+        from pytest_cudafork.page.command import main as command
+    elif name == "explain":
+        from pytest_cudafork.explain.command_line import main as command
+    else:
+        return _usage(args)
+    return command(args[1:])
 
-        return run(args[1:])
-    if args[:1] == ["html"]:
-        from pytest_cudafork.page.command import main as html
 
-        return html(args[1:])
-    if args[:1] == ["explain"]:
-        from pytest_cudafork.explain.command_line import main as explain
-
-        return explain(args[1:])
+def _usage(args: list[str]) -> int:
     if args[:1] in (["-h"], ["--help"]):
         sys.stdout.write(_USAGE)
         return 0

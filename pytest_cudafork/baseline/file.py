@@ -10,11 +10,12 @@ import contextlib
 import fcntl
 import os
 import re
-import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+
+from pytest_cudafork.documents.writing import replace
 
 _AT_LINE = re.compile(r"at line (\d+)")
 
@@ -134,10 +135,8 @@ def write(path: str | os.PathLike[str], text: str) -> None:
         BaselineError: It cannot be written.
 
     """
-    # A link stays a link: what it leads to is replaced.
-    target = os.path.realpath(path)
     try:
-        _replace(target, text.encode("utf-8"))
+        replace(path, text)
     except OSError as error:
         raise BaselineError(f"{os.fspath(path)}: cannot be written: {error.strerror}.") from error
 
@@ -159,9 +158,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     if not os.path.isdir(folder):
         raise BaselineError(f"{shown}: there is no folder {folder!r}.")
     try:
-        fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-        os.close(fd)
-        os.unlink(temporary)
+        tempfile.NamedTemporaryFile(prefix=f".{name}.", dir=folder).close()
     except OSError as error:
         raise BaselineError(f"{shown}: no file can be made beside it: {error.strerror}.") from error
 
@@ -188,28 +185,3 @@ def alone(path: str | os.PathLike[str]) -> Iterator[None]:
 def _encodable(text: str) -> str:
     """Return text that UTF-8 can hold; a file name may be any bytes."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _replace(target: str, data: bytes) -> None:
-    """Put a file in the place of another that nobody ever sees half written."""
-    folder, name = os.path.split(target)
-    fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            os.fchmod(fd, _mode_of(target))
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _mode_of(target: str) -> int:
-    """Return the permissions of a file, or those that a new one gets (mkstemp's are private)."""
-    try:
-        return stat.S_IMODE(os.stat(target).st_mode)
-    except OSError:
-        umask = os.umask(0)
-        os.umask(umask)
-        return 0o666 & ~umask

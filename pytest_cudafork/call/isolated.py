@@ -117,7 +117,7 @@ def _decorated(options: dict[str, Any], fn: Any) -> Any:
             __tracebackhide__ = True
             if isolation.is_here or _is_test_without_plugin(fn):
                 return fn(*args, **kwargs)
-            return _result(isolation.prepared(run, args, kwargs))
+            return isolation.prepared(run, args, kwargs).run()
 
     # as a marker does it, but for functions of any name
     run.pytestmark = [*getattr(fn, "pytestmark", []), mark.mark]  # type: ignore[attr-defined]
@@ -232,14 +232,6 @@ class _Isolation:
                 f"{_SIGNATURE}, or write {_SIGNATURE}(method='forkserver')."
             )
         return method
-
-
-def _result(call: Call) -> Any:
-    __tracebackhide__ = True
-    with call.sigchld.kept():
-        call.start()
-        ending = call.wait()
-    return call.result(ending)
 
 
 def call_here(

@@ -51,19 +51,8 @@ ShownCall = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A function and its arguments."""
 
 
-def run_in_child(
-    method: str,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...] = (),
-    kwargs: dict[str, Any] | None = None,
-    *,
-    timeout: float | None,
-    server: ForkServerClient | None = None,
-    observer: Observer | None = None,
-    caretaker: Caretaker | None = None,
-    env: Mapping[str, str] | None = None,
-) -> Any:
-    """Call ``fn(*args, **kwargs)`` in a child process and return its result.
+class Call:
+    """One call of a function in a child process, from its start to its result.
 
     Args:
         method: "fork" (of the calling process), "spawn" (a fresh interpreter) or "forkserver".
@@ -76,50 +65,16 @@ def run_in_child(
         observer: Told when the child starts and ends.
         caretaker: Who ends what the child leaves if this process dies first; None: nobody.
         env: Variables to add to its environment, before anything of the call is imported there.
+        shown: The call that messages speak of, if it is another one.
 
-    Raises:
-        BaseException: What ``fn`` raised, with the child's traceback as its ``__cause__``.
-        ChildExit: It called ``sys.exit`` or ended the process.
-        ChildCrashed: It was killed by a signal, or failed after it had given its result.
-        ChildTimeout: The time limit came first.
-        ChildError: The call or its outcome cannot travel between processes, or no child started.
-        CudaForkError: The fork guard refused the fork.
-
-    """
-    __tracebackhide__ = True
-    call = Call(
-        method,
-        fn,
-        args,
-        kwargs or {},
-        timeout=timeout,
-        server=server,
-        observer=observer,
-        caretaker=caretaker,
-        env=env,
-    )
-    with call.sigchld.kept():  # from the start on: the child may end at once
-        try:
-            call.start()
-            ending = call.wait()
-        except BaseException:  # as Ctrl-C between the two
-            call.end()
-            raise
-    return call.result(ending)
-
-
-class Call:
-    """One call of a function in a child process, from its start to its result.
-
-    Takes what ``run_in_child`` takes, and the call that messages speak of if it is another one.
     """
 
     def __init__(
         self,
         method: str,
         fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
         *,
         timeout: float | None,
         server: ForkServerClient | None = None,
@@ -132,18 +87,41 @@ class Call:
             raise ValueError(f"{method!r} is no start method: use one of {', '.join(METHODS)}")
         check_time_limit(timeout)
         self._method = method
-        self._fn, self._args, self._kwargs = fn, args, kwargs
+        self._fn, self._args, self._kwargs = fn, args, kwargs or {}
         self._timeout = timeout
         self._server = server
         self._observer = observer
         self._caretaker = caretaker
         self._env = dict(env or {})
-        self._shown = shown or (fn, args, kwargs)
+        self._shown = shown or (fn, args, self._kwargs)
         self._name = getattr(self._shown[0], "__qualname__", repr(self._shown[0]))
         self._outcome = _Outcome()
         self._running: launch.Running | None = None
         self.sigchld = ChildSignal()
         """To be kept from the program from before the start to the end."""
+
+    def run(self) -> Any:
+        """Start the child, wait for its end and return its result.
+
+        Raises:
+            BaseException: What ``fn`` raised, with the child's traceback as its ``__cause__``.
+            ChildExit: It called ``sys.exit`` or ended the process.
+            ChildCrashed: It was killed by a signal, or failed after it had given its result.
+            ChildTimeout: The time limit came first.
+            ChildError: The call or its outcome cannot travel between processes, or no child
+                started.
+            CudaForkError: The fork guard refused the fork.
+
+        """
+        __tracebackhide__ = True
+        with self.sigchld.kept():  # from the start on: the child may end at once
+            try:
+                self.start()
+                ending = self.wait()
+            except BaseException:  # as Ctrl-C between the two
+                self.end()
+                raise
+        return self.result(ending)
 
     def start(self) -> None:
         """Start the child, which dies with the thread that does so.
@@ -439,8 +417,7 @@ def runner(config: pytest.Config, method: str) -> RunInChild:
         fn: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0, **kwargs: Any
     ) -> Any:
         __tracebackhide__ = True
-        return run_in_child(
-            method, fn, args, kwargs, timeout=timeout, server=server, caretaker=caretaker
-        )
+        call = Call(method, fn, args, kwargs, timeout=timeout, server=server, caretaker=caretaker)
+        return call.run()
 
     return run

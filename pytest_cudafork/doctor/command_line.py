@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_cudafork._version import version
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.doctor import gpus
 from pytest_cudafork.doctor.finding import Finding, Level
 from pytest_cudafork.doctor.flash_attention import examine_flash_attention
@@ -107,7 +108,7 @@ def _print(findings: Sequence[Finding]) -> None:
         for line in each.lines():
             sys.stdout.write(printable(line) + "\n")
     counts = [
-        f"{number} {level.value}{'' if number == 1 else 's'}"
+        count_of(number, level.value)
         for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)
         if (number := sum(each.level is level for each in findings))
     ]

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.doctor.children import Answer, ask
 from pytest_cudafork.doctor.finding import Finding, note, ok, problem, warning
 from pytest_cudafork.observe.story.words import headline
@@ -50,7 +51,7 @@ def examine_start_up() -> tuple[list[Finding], Mapping[str, Any]]:
     findings = [*_touches(answer), *_failures(answer), *of_files]
     quiet = [each["file"] for each in files if not _does_something(each)]
     if not findings:
-        read = "1 file is" if len(files) == 1 else f"{len(files)} files are"
+        read = count_of(len(files), "file is", "files are")
         findings.append(
             ok(
                 _SUBJECT,

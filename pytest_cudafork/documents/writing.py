@@ -40,6 +40,10 @@ def printable(text: str) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
+class NotReplaced(OSError):
+    """No other file can be put in the place of one, which itself may be writable."""
+
+
 def write_at_once(path: str, text: str) -> None:
     """Write a file at once, so that who waits for it never reads a part.
 
@@ -52,9 +56,44 @@ def write_at_once(path: str, text: str) -> None:
     """
     # A pipe or a device is written as it is, by the name that was given: what /dev/stdout leads
     # to has none of its own.
-    if not (_is_plain_or_new(path) and _replaced(os.path.realpath(path), text)):
-        with opened_anew(path) as file:
+    if _is_plain_or_new(path):
+        with contextlib.suppress(NotReplaced):
+            replace(path, text)
+            return
+    with opened_anew(path) as file:
+        file.write(text)
+
+
+def replace(path: str | os.PathLike[str], text: str) -> None:
+    """Make a file anew and put it in the place of the old one, or leave that as it is.
+
+    A link stays one, and so do the permissions of a file that was there.
+
+    Raises:
+        NotReplaced: The folder takes no new file, or the file none in its place, as one that is
+            mounted.
+        OSError: It cannot be written.
+
+    """
+    target = os.path.realpath(path)
+    beside = f"{target}.{os.urandom(4).hex()}"
+    try:
+        file = io.open(beside, "x", encoding="utf-8")
+    except OSError as error:
+        raise NotReplaced(*error.args) from error
+    try:
+        with file:
+            with contextlib.suppress(OSError):  # there was none, or the file system has none
+                os.chmod(beside, stat.S_IMODE(os.stat(target).st_mode))
             file.write(text)
+        try:
+            os.replace(beside, target)
+        except OSError as error:
+            raise NotReplaced(*error.args) from error
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
 
 
 def try_to_write(path: str) -> None:
@@ -94,31 +133,3 @@ def opened_anew(path: str | os.PathLike[str], errors: str = "strict") -> IO[str]
         raise
     os.set_blocking(fd, True)
     return io.open(fd, "w", encoding="utf-8", errors=errors)
-
-
-def _replaced(path: str, text: str) -> bool:
-    """Whether the file could be made anew and put in the place of the old one.
-
-    The folder may take no new file, and a file that is mounted cannot be replaced, while the file
-    itself may be written.
-    """
-    beside = f"{path}.{os.getpid()}"
-    try:
-        file = io.open(beside, "x", encoding="utf-8")
-    except OSError:
-        return False
-    try:
-        with file:
-            with contextlib.suppress(OSError):  # there was none, or the file system has none
-                os.chmod(beside, stat.S_IMODE(os.stat(path).st_mode))
-            file.write(text)
-        try:
-            os.replace(beside, path)
-        except OSError:
-            os.unlink(beside)
-            return False
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        raise
-    return True

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.settings import AUTO, environment
 from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.sizes import spell_size
@@ -73,7 +74,7 @@ class Inventory(NamedTuple):
             return ""
         sizes = sorted((gpu.memory for gpu in candidates), reverse=True)
         return (
-            f"needs {_gpus(n)} with {spell_size(memory)} each; this session has "
+            f"needs {count_of(n, 'GPU')} with {spell_size(memory)} each; this session has "
             f"{' and '.join(spell_size(size) for size in sizes[:n])} at most, beside what the "
             "driver keeps for itself: ask for less memory, or run it on larger GPUs"
         )
@@ -83,13 +84,13 @@ class Inventory(NamedTuple):
         have = len(self.candidates(n))
         if have >= n:
             return ""
-        needs = f"needs {_gpus(n)}"
+        needs = f"needs {count_of(n, 'GPU')}"
         if not self.machine.gpus:
             return f"{needs}; this machine has none ({self.machine.why_none})"
         text = f"{needs}; this session has {have}"
         if have < len(self.gpus):
             text += (
-                f" beside {_count(len(self.gpus) - have, 'MIG instance')}, of which CUDA shows a "
+                f" beside {count_of(len(self.gpus) - have, 'MIG instance')}, of which CUDA shows a "
                 "process one"
             )
         limits = [f"the machine has {len(self.machine.gpus)}"]
@@ -186,11 +187,3 @@ def kernel_gpus(folder: str = _PROC) -> tuple[Gpu, ...]:
         known = uuid.startswith("GPU-") and "?" not in uuid
         found.append(Gpu(index, uuid if known else f"PCI-{address}", facts.get("Model", "")))
     return tuple(found)
-
-
-def _gpus(n: int) -> str:
-    return _count(n, "GPU")
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"

@@ -26,9 +26,6 @@ from pytest_cudafork.gpus.notes import Measured
 from pytest_cudafork.gpus.packing import Card, Request
 from pytest_cudafork.settings import environment
 
-SHARERS = packing.PARTS
-"""How many tests that allow sharing may have the same GPU at once."""
-
 _SHORTEST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.25
 """After so long one looks again though no entry has come or gone: strangers may have."""

@@ -40,11 +40,7 @@ class Settling:
         with contextlib.suppress(OSError):  # out of descriptors: forks without exec are not known
             self._mapping = memory.put_mark(self._mark)
         found = memory.look(gpus)
-        self.unknown = [
-            f"GPU {gpu.number} ({gpu.uuid}): {one.why}"
-            for gpu in gpus
-            if isinstance(one := found[gpu.uuid], memory.Unknown)
-        ]
+        self.unknown = waiting.unknown_of(gpus, found)
         """Of which GPUs nobody can tell, and why."""
         self._start = {
             uuid: 0 if isinstance(one, memory.Unknown) else one.used for uuid, one in found.items()

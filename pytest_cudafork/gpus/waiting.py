@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_cudafork.gpus.inventory import Gpu
     from pytest_cudafork.gpus.nvml import DeviceMemory
 
-TIMEOUT = 60.0
-SPARE = 1 << 30
 _LOOK_SECONDS = 0.05
 
 
@@ -94,14 +92,14 @@ def until_idle(
     but = () if own else (os.getpid(),)
     while True:
         found = memory.look(gpus)
-        known = [(gpu, found[gpu.uuid]) for gpu in gpus]
         busy = [
             (gpu, one)
-            for gpu, one in known
-            if not isinstance(one, Unknown) and _in_use(one, but) > allowed[gpu.uuid]
+            for gpu in gpus
+            if not isinstance(one := found[gpu.uuid], Unknown)
+            and _in_use(one, but) > allowed[gpu.uuid]
         ]
         if not busy:
-            return _unknown(known)
+            return unknown_of(gpus, found)
         held = [one for gpu, used in busy for one in memory.holders(gpu, used, but=but)]
         if end is not None:
             end(held)
@@ -133,7 +131,7 @@ def until_released(pids: Collection[int], gpus: Sequence[Gpu], timeout: float) -
             if pid in used.processes
         ]
         if not living and not held:
-            return _unknown([(gpu, found[gpu.uuid]) for gpu in gpus])
+            return unknown_of(gpus, found)
         if time.monotonic() - start >= timeout:
             told = [str(one) for one in held]
             told += [
@@ -149,11 +147,12 @@ def _in_use(used: DeviceMemory, but: Collection[int]) -> int:
     return used.used - sum(used.processes.get(pid) or 0 for pid in but)
 
 
-def _unknown(found: Sequence[tuple[Gpu, DeviceMemory | Unknown]]) -> list[str]:
+def unknown_of(gpus: Sequence[Gpu], found: Mapping[str, DeviceMemory | Unknown]) -> list[str]:
+    """Return of which GPUs nobody can tell, and why."""
     return [
         f"GPU {gpu.number} ({gpu.uuid}): {one.why}"
-        for gpu, one in found
-        if isinstance(one, Unknown)
+        for gpu in gpus
+        if isinstance(one := found[gpu.uuid], Unknown)
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check.failing import fail_session
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.health import fitness, words
 
 _MOST_LINES = 10
@@ -57,14 +58,13 @@ class HealthSummary:
         healthy = told.get("last_healthy") or "none"
         lines = [f"last healthy: {healthy}, first sick: {test}", f"    {told.get('found')}"]
         count = self._not_run.get(test, 0)
-        if count == 1:
-            lines.append("    1 test after it was not run: its process was broken")
-        elif count:
-            lines.append(f"    {count} tests after it were not run: their process was broken")
+        if count:
+            one = "test after it was not run: its process was broken"
+            many = "tests after it were not run: their process was broken"
+            lines.append(f"    {count_of(count, one, many)}")
         count = self._elsewhere.get(test, 0)
         if count:
-            tests = "1 test" if count == 1 else f"{count} tests"
-            lines.append(f"    {tests} after it ran in a fresh process")
+            lines.append(f"    {count_of(count, 'test')} after it ran in a fresh process")
         return lines
 
     def _memory_lines(self) -> list[str]:

@@ -15,6 +15,7 @@ import pytest
 from pytest_cudafork.baseline.file import BaselineError
 from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports import items
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.baseline import Baseline
@@ -137,7 +138,7 @@ class ImportAudit:
     def pytest_report_header(self) -> list[str]:
         """Say what is audited."""
         counts = [
-            f"{package} ({len(modules)} module{'s' if len(modules) != 1 else ''})"
+            f"{package} ({count_of(len(modules), 'module')})"
             for package, modules in self._found.items()
         ]
         since = [] if self.change is None else self.change.lines()

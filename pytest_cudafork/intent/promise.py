@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.gpus.inventory import Inventory, take_inventory
 from pytest_cudafork.gpus.lending import machine_of
 from pytest_cudafork.settings.gpu_requests import GpuChoice
@@ -28,5 +29,4 @@ def shortage(config: pytest.Config, expected: int) -> str:
     why = machine.why_none if not machine.gpus else f"the machine has {len(machine.gpus)}"
     if inventory.visible_text is not None:
         why += f", CUDA_VISIBLE_DEVICES={inventory.visible_text}"
-    gpus = "1 GPU" if expected == 1 else f"{expected} GPUs"
-    return f"{gpus} expected, and this session has {have}: {why}"
+    return f"{count_of(expected, 'GPU')} expected, and this session has {have}: {why}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.intent.kinds import PHRASES
 from pytest_cudafork.settings.intent import GPU_SEEN, GPU_SKIPPED, KINDS
 from pytest_cudafork.settings.options import BASELINE
@@ -45,8 +46,8 @@ def _of_kind(hooks: IntentHooks, kind: str, *, verbose: bool) -> Iterator[Line]:
     bad = kind in hooks.errors and accepted < len(found)
     note = f" ({accepted} in the baseline)" if accepted else ""
     one, many = PHRASES[kind]
-    counted = f"1 test {one}" if len(found) == 1 else f"{len(found)} tests {many}"
-    yield f"{counted}{note}", {"red": bad, "yellow": bool(found) and not bad, "green": not found}
+    tests = count_of(len(found), f"test {one}", f"tests {many}")
+    yield f"{tests}{note}", {"red": bad, "yellow": bool(found) and not bad, "green": not found}
     shown = found if verbose else found[:_MOST]
     for slip in shown:
         yield f"  {slip.nodeid}: {' '.join(slip.why.split())}", {}

@@ -72,14 +72,8 @@ class Basket:
 
         """
         before = self._context
-        for context, name, numbers in data["lines"]:
-            self.set_context(context)
-            self.add_lines({name: numbers})
-        for context, name, pairs in data["arcs"]:
-            self.set_context(context)
-            self.add_arcs({name: [(first, second) for first, second in pairs]})
-        self.set_context(before)
-        self.add_file_tracers(data["tracers"])
+        _add(self, data)
+        self._context = before
 
 
 def current() -> Any:
@@ -238,22 +232,25 @@ class ParentCoverage:
             left[:] = [name for name in left if name in self._unmatched]
         # nor that nothing was measured, where the parent itself has measured nothing
         warns = coverage_internals.warn_of_no_data(measurement, False)
-        _add(measurement.get_data(), data)
+        target = measurement.get_data()
+        context = coverage_internals.current_context(target)
+        _add(target, data)
+        target.set_context(context)
         coverage_internals.warn_of_no_data(measurement, warns)
 
 
 def _add(target: Any, data: Mapping[str, Any]) -> None:
-    """Add plain data to a ``CoverageData``, whose context stays as it is.
+    """Add plain data to a ``Basket`` or a ``CoverageData``, whose context is another afterwards.
 
     By its methods for new data and not by ``update``, which leaves the hash as it is by which
     ``combine`` takes the data of two processes for the same.
     """
-    context_before = coverage_internals.current_context(target)
-    for field, method in (("lines", target.add_lines), ("arcs", target.add_arcs)):
-        for context, name, found in data[field]:
-            target.set_context(context)
-            method({name: found})
-    target.set_context(context_before)
+    for context, name, numbers in data["lines"]:
+        target.set_context(context)
+        target.add_lines({name: numbers})
+    for context, name, pairs in data["arcs"]:
+        target.set_context(context)
+        target.add_arcs({name: [(first, second) for first, second in pairs]})
     target.add_file_tracers(data["tracers"])
 
 

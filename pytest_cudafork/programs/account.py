@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cudafork.check.findings import tell
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.documents.form import head, plain_stack, plain_touch
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import poisoned_processes
@@ -134,15 +135,16 @@ class Account:
 
     def _numbers(self) -> str:
         deeds = self.deeds
+        processes = count_of(len(deeds.processes), "Python process", "Python processes")
         if not deeds.touches and not initialized_forks(deeds.forks):
             seen = "no touch of CUDA was seen" if deeds.processes else "nothing was watched"
-            return f"{seen}; watched: {_count(len(deeds.processes), 'Python process')}"
+            return f"{seen}; watched: {processes}"
         poisoned = sum(touch.poisoned for touch in deeds.touches)
         forks = len(initialized_forks(deeds.forks))
         return (
             f"touches: {len(deeds.touches)}, forks while initialized: {forks}, poisoned children: "
             f"{len(poisoned_processes(deeds.history))}, of which touched CUDA: {poisoned}; "
-            f"watched: {_count(len(deeds.processes), 'Python process')}"
+            f"watched: {processes}"
         )
 
     def _unseen(self) -> list[str]:
@@ -196,7 +198,3 @@ def places_lines(title: str, places: list[str]) -> list[str]:
     lines = [f"{title}:", *(f"    {place}" for place in places[:_MOST_PLACES])]
     left = len(places) - _MOST_PLACES
     return [*lines, f"    ... and {left} more"] if left > 0 else lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 'es'}"

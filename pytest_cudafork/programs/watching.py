@@ -16,7 +16,7 @@ from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process.descendants import leftovers, process_state
-from pytest_cudafork.programs.account import Account
+from pytest_cudafork.programs.account import Account, initialized_forks
 from pytest_cudafork.programs.deeds import Deeds, Fork, read_deeds
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.programs.program import LeftProcess
@@ -102,7 +102,7 @@ class Watched:
     @property
     def forks(self) -> tuple[Fork, ...]:
         """The forks by Python code while CUDA was initialized, refused ones too."""
-        return tuple(fork for fork in self._deeds().forks if fork.verdict != "clean")
+        return tuple(initialized_forks(self._deeds().forks))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from pytest_cudafork.counted import count_of
+
 if TYPE_CHECKING:
     import pytest
 
@@ -51,15 +53,19 @@ def accepted_words(result: BaselineResult) -> str:
     times: dict[str, int] = {}
     for seen in result.accepted:
         times[seen.what.kind] = times.get(seen.what.kind, 0) + seen.times
-    words = {"touch": "touch", "fork": "fork", "poisoned": "poisoned touch"}
-    counted = [_count(times[kind], words[kind]) for kind in words if kind in times]
+    words = {
+        "touch": ("touch", "touches"),
+        "fork": ("fork", "forks"),
+        "poisoned": ("poisoned touch", "poisoned touches"),
+    }
+    kinds = [count_of(times[kind], *words[kind]) for kind in words if kind in times]
     lines = {seen.what.culprit for seen in result.accepted}
-    return f"accepted {', '.join(counted)}, because of {_count(len(lines), 'line')}"
+    return f"accepted {', '.join(kinds)}, because of {count_of(len(lines), 'line')}"
 
 
 def unknown_words(result: BaselineResult) -> str:
     """Say that errors cannot be accepted."""
-    errors = _count(result.unknown, "error")
+    errors = count_of(result.unknown, "error")
     return f"{errors} cannot be accepted: nobody saw the line that initialized CUDA"
 
 
@@ -67,8 +73,8 @@ def seen_lines(seen: Iterable[Seen]) -> Iterator[str]:
     """Name each culprit, how often it was seen and where."""
     for each in seen:
         others = len(each.places) - 1
-        more = f" and in {_count(others, 'more place')}" if others else ""
-        yield f"{each.what.words} ({_count(each.times, 'time')}: {each.places[0]}{more})"
+        more = f" and in {count_of(others, 'more place')}" if others else ""
+        yield f"{each.what.words} ({count_of(each.times, 'time')}: {each.places[0]}{more})"
 
 
 def gone_lines(
@@ -82,8 +88,3 @@ def gone_lines(
         yield f"gone from the tests ({why} any more): {entry.words}"
     if len(entries) > len(shown):
         yield f"... and {len(entries) - len(shown)} more (-v shows all)"
-
-
-def _count(number: int, noun: str) -> str:
-    plural = f"{noun}es" if noun.endswith("touch") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"

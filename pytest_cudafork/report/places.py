@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pytest_cudafork.check.findings import Finding
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.records import LET_THROUGH
 
@@ -80,8 +81,7 @@ def test_lines(history: History, *, verbose: bool) -> list[str]:
         title = "touched in processes that tests have started:"
         lines.extend(_lines_of_places(title, below, verbose=verbose))
     elif below:
-        number = len(_by_place(below))
-        places = "1 place" if number == 1 else f"{number} places"
+        places = count_of(len(_by_place(below)), "place")
         lines.append(f"touched in processes that tests have started: at {places} (-v shows them)")
     return lines
 
@@ -123,10 +123,9 @@ def fork_lines(history: History, expected: Collection[str]) -> list[str]:
     for initialized, ids in forks.items():
         because = initialized.removeprefix("CUDA was initialized ")
         because = because.removeprefix("at ").removeprefix("by ")
-        number = "1 fork" if len(ids) == 1 else f"{len(ids)} forks"
         named = sum(each in expected for each in ids)
         note = f", {'all' if named == len(ids) else named} expected" if named else ""
-        lines.append(f"{number} refused because of {because}{note}")
+        lines.append(f"{count_of(len(ids), 'fork')} refused because of {because}{note}")
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.isolate.start_methods import ran_otherwise
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def start_method_lines(reports: Iterable[pytest.TestReport], *, verbose: bool = 
             tests.setdefault((wanted, ran), {})[report.nodeid] = place
     lines = []
     for (wanted, method), found in tests.items():
-        how_many = "1 test" if len(found) == 1 else f"{len(found)} tests"
+        how_many = count_of(len(found), "test")
         lines.append(f"start methods: {how_many} wanted {wanted} and ran {method}:")
         shown = list(found.items())[: None if verbose else _MOST]
         lines += [f"  {nodeid} ({place})" for nodeid, place in shown]

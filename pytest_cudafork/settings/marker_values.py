@@ -40,7 +40,10 @@ def accepts(key: str, value: object) -> bool:
 
 def _is_variable(pair: tuple[object, object]) -> bool:
     """Whether these are the name and the value of a variable that an environment can hold."""
-    name, value = pair
-    if not isinstance(name, str) or not isinstance(value, str):
+    from pytest_cudafork.settings.arguments import check_variable  # late: few markers have one
+
+    try:
+        check_variable(*pair)
+    except (TypeError, ValueError):
         return False
-    return bool(name) and "=" not in name and "\0" not in f"{name}{value}"
+    return True

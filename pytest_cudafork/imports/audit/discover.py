@@ -21,7 +21,6 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import (
-    EXTENSION_SUFFIXES,
     BuiltinImporter,
     FrozenImporter,
     ModuleSpec,
@@ -32,6 +31,7 @@ from itertools import accumulate
 from typing import Any
 from zipimport import zipimporter
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.values.targets import FoundModule
 
 _LEFT_OUT = frozenset({"__init__", "__main__", "__pycache__"})
@@ -129,12 +129,7 @@ def _walk(
 def _describe(name: str, spec: ModuleSpec) -> tuple[FoundModule, list[str]]:
     path = spec.origin or "" if spec.has_location else ""
     locations = spec.submodule_search_locations
-    module = FoundModule(
-        name=name,
-        path=path,
-        is_package=locations is not None,
-        is_extension=path.endswith(tuple(EXTENSION_SUFFIXES)),
-    )
+    module = FoundModule(name, path, is_package=locations is not None)
     return module, [str(folder) for folder in locations or ()]
 
 
@@ -309,8 +304,7 @@ def _unknown(package: str, search: _Search) -> UnknownPackage:
     if not parent:
         names = set(search.names_in(search.path()))
         names |= set(sys.builtin_module_names) if search.asks_finders else set()
-        count = len(search.path())
-        where = f"on the module search path ({count} {'entry' if count == 1 else 'entries'})"
+        where = f"on the module search path ({count_of(len(search.path()), 'entry', 'entries')})"
         hints = f"{_did_you_mean(short, names)}{_installed_as(package)}"
         return UnknownPackage(f"There is no module {package!r} {where}.{hints}", is_top=True)
     above = search.root(parent)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
 from pytest_cudafork.imports.values.records import ImportRecord
@@ -215,8 +216,7 @@ def cut_lines(cuts: CulpritCuts, base: str | None = None) -> list[str]:
         A headline, and lines indented by two spaces: the chain, then what to do.
 
     """
-    count = len(cuts.modules)
-    line = f"{_shown(cuts, base)}: {count} {'module' if count == 1 else 'modules'}"
+    line = f"{_shown(cuts, base)}: {count_of(len(cuts.modules), 'module')}"
     return [line, *(f"  {text}" for text in [*chain_lines(cuts, base), *to_do(cuts, base)])]
 
 

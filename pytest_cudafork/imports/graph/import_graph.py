@@ -6,6 +6,7 @@ what an import is known not to have loaded is left out.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -64,14 +65,12 @@ class ImportGraph:
         edges: All edges, by the names of importer and imported.
         trails: For each module that touches, the modules whose import was in progress at its
             first touch, outermost first.
-        unread: The modules whose source could not be read: they have no edges of their own.
 
     """
 
     modules: Mapping[str, str]
     edges: Mapping[tuple[str, str], Edge]
     trails: Mapping[str, tuple[Body, ...]]
-    unread: tuple[str, ...] = ()
 
     @property
     def links(self) -> dict[str, list[str]]:
@@ -111,7 +110,7 @@ def build_graph(
     listed = list(modules)
     files = {module.name: module.path for module in listed}
     known = tuple(records)
-    written, unread = _read_all(listed)
+    written = _read_all(listed)
     loaded = frozenset(name for record in known for name in record.loaded)
     edges = _written_edges(files, written, loaded)
     namer = Namer(files, loaded)
@@ -129,24 +128,20 @@ def build_graph(
     trails: dict[str, tuple[Body, ...]] = {}
     for module, trail in seen:
         trails.setdefault(module, trail)
-    return ImportGraph(files, _with_parents({**kept, **missing}, files), trails, unread)
+    return ImportGraph(files, _with_parents({**kept, **missing}, files), trails)
 
 
-def _read_all(
-    modules: Iterable[FoundModule],
-) -> tuple[dict[str, list[WrittenImport]], tuple[str, ...]]:
+def _read_all(modules: Iterable[FoundModule]) -> dict[str, list[WrittenImport]]:
+    """Return what modules import; one whose source cannot be read has no edges of its own."""
     written: dict[str, list[WrittenImport]] = {}
-    unread = []
     for module in modules:
         if not module.path.endswith(_SOURCES):
             continue  # an extension module, or a namespace
-        try:
+        with contextlib.suppress(OSError, ValueError, Unreadable):
             with open(module.path, "rb") as file:
                 source = file.read()
             written[module.name] = imports_of(source, module)
-        except (OSError, ValueError, Unreadable):
-            unread.append(module.name)
-    return written, tuple(unread)
+    return written
 
 
 def _written_edges(

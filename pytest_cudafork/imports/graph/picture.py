@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.documents.writing import opened_anew
 from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.cuts import CulpritCuts, cut_lines, place_of, to_do
@@ -151,11 +152,10 @@ class _Data:
     def _culprit(self, item: CulpritCuts, hops: Sequence[Edge]) -> dict[str, Any]:
         lines = cut_lines(item, self._base)
         cuts = [edge for cut in (item.lazy, item.together) if cut for edge in cut.edges]
-        count = len(item.modules)
         return {
             "title": lines[0].rpartition(": ")[0],
             "label": _label(item),
-            "count": f"{count} {'module' if count == 1 else 'modules'}",
+            "count": count_of(len(item.modules), "module"),
             "lines": [line.strip() for line in lines],
             "todo": len(to_do(item, self._base)),
             "sinks": [self._index[name] for name in item.sinks],

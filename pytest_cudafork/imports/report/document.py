@@ -19,7 +19,7 @@ from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.graph.picture import picture_data
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.story import headline_of, story_lines
-from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome, Traces
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome
 from pytest_cudafork.observe.story.plain_text import plain
 
 _BAD = (Outcome.FAILED, Outcome.ERROR)
@@ -73,15 +73,7 @@ def _module(findings: Findings, checked: CheckedRecord) -> dict[str, Any]:
         "touches": [plain_touch(touch) for touch in record.touches],
         "loaded": list(record.loaded),
         "running": [thread._asdict() for thread in record.running],
-        "traces": None if record.traces is None else _traces(record.traces),
-    }
-
-
-def _traces(traces: Traces) -> dict[str, Any]:
-    return {
-        "environment": [each._asdict() for each in traces.environment],
-        "descriptors": list(traces.descriptors),
-        "native_threads": list(traces.native_threads),
+        "traces": None if record.traces is None else record.traces.to_plain(),
     }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.graph.reach import distances
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.story import headline_of
-from pytest_cudafork.imports.report.summary import Line, count_of, thread_words
+from pytest_cudafork.imports.report.summary import MOST_NAMES, Line, named, thread_words
 from pytest_cudafork.imports.values.records import (
     WHOLE,
     EnvironmentRead,
@@ -17,7 +18,6 @@ from pytest_cudafork.imports.values.records import (
 from pytest_cudafork.observe.story.paths import short_path
 
 _MOST_LINES = 20
-_MOST_NAMES = 5
 
 
 def preload_lines(findings: Findings, *, full: bool = False) -> list[Line]:
@@ -34,8 +34,8 @@ def preload_lines(findings: Findings, *, full: bool = False) -> list[Line]:
     what = count_of(len(findings.main), "module")
     head = f"safe to import before forks: {len(safe)} of {what}"
     if names:
-        shown = ",".join(names[: _MOST_NAMES if not full else None])
-        left = len(names) - _MOST_NAMES
+        shown = ",".join(names[: MOST_NAMES if not full else None])
+        left = len(names) - MOST_NAMES
         more = f" and {left} more (-v names them)" if left > 0 and not full else ""
         head += f"; these import them all: {shown}{more}"
     return [
@@ -75,9 +75,12 @@ def _shared(safe: Iterable[ImportRecord]) -> Iterator[Line]:
                 names = ", ".join(sorted(set(record.traces.native_threads)))
                 threads.setdefault(names, []).append(record.module)
     for target, modules in descriptors.items():
-        yield Line(f"heed: forks share an open descriptor ({target}): {_named(modules)}", "warn")
+        yield Line(
+            f"heed: forks share an open descriptor ({target}): {named(modules)}",
+            "warn",
+        )
     for names, modules in threads.items():
-        yield Line(f"heed: forks lack threads of C code ({names}): {_named(modules)}", "warn")
+        yield Line(f"heed: forks lack threads of C code ({names}): {named(modules)}", "warn")
 
 
 def _environment(findings: Findings, safe: Iterable[ImportRecord]) -> Iterator[Line]:
@@ -95,7 +98,7 @@ def _environment(findings: Findings, safe: Iterable[ImportRecord]) -> Iterator[L
         name = "all of it, copied" if read.name == WHOLE else read.name
         state = "" if read.is_set else " (not set here)"
         where = short_path(read.where, findings.base)
-        yield Line(f"  {name}{state}, {where}: {_named(modules)}")
+        yield Line(f"  {name}{state}, {where}: {named(modules)}")
 
 
 def _file_of(read: EnvironmentRead) -> str:
@@ -115,13 +118,7 @@ def _unsafe(findings: Findings) -> Iterator[Line]:
             reason = headline_of(record)
         reasons.setdefault(reason, []).append(record.module)
     for reason, modules in reasons.items():
-        yield Line(f"not before forks: {_named(modules)}: {reason}", "bad")
-
-
-def _named(modules: Sequence[str]) -> str:
-    left = len(modules) - _MOST_NAMES
-    more = f" and {left} more" if left > 0 else ""
-    return ", ".join(modules[:_MOST_NAMES]) + more
+        yield Line(f"not before forks: {named(modules)}: {reason}", "bad")
 
 
 def _cut(lines: Sequence[Line], most: int) -> list[Line]:

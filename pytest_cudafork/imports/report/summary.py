@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_cudafork.baseline.file import BaselineError
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
 from pytest_cudafork.imports.since.change_audit import ChangeAudit
@@ -20,6 +21,9 @@ from pytest_cudafork.imports.values.records import (
     RunningThread,
 )
 from pytest_cudafork.observe.story.paths import short_path
+
+MOST_NAMES = 5
+"""Of modules or threads that have something in common, where not all are asked for."""
 
 
 class Line(NamedTuple):
@@ -44,12 +48,10 @@ class _Limits(NamedTuple):
     lines: int = 30
     in_full: int = 10
     reasons: int = 5
-    names: int = 5
+    names: int = MOST_NAMES
 
     def named(self, names: Sequence[str]) -> str:
-        left = len(names) - self.names
-        more = f" and {left} more" if left > 0 else ""
-        return ", ".join(names[: self.names]) + more
+        return named(names, self.names)
 
 
 _SHORT = _Limits()
@@ -164,12 +166,17 @@ def _so_far(findings: Findings, limits: _Limits) -> Iterator[Line]:
             groups.setdefault(key, []).append(record)
     for records in list(groups.values())[: limits.in_full]:
         threads = records[0].running
-        shown = ", ".join(thread_words(each, findings.base) for each in threads[: limits.names])
-        more = f" and {len(threads) - limits.names} more" if len(threads) > limits.names else ""
+        shown = limits.named([thread_words(each, findings.base) for each in threads])
         run = f"{count_of(len(threads), 'thread')} still {'runs' if len(threads) == 1 else 'run'}"
         names = limits.named(sorted(map(_name, records)))
-        yield Line(f"clean so far: {names}: {run} ({shown}{more})", "warn")
+        yield Line(f"clean so far: {names}: {run} ({shown})", "warn")
     yield from _left([len(each) for each in groups.values()][limits.in_full :])
+
+
+def named(names: Sequence[str], most: int = MOST_NAMES) -> str:
+    """Return the first names, and how many there are beyond."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
 
 def thread_words(thread: RunningThread, base: str) -> str:
@@ -325,8 +332,3 @@ def _name(record: ImportRecord) -> str:
 
 def _modules(count: int) -> str:
     return count_of(count, "module")
-
-
-def count_of(count: int, one: str, many: str = "") -> str:
-    """Return a number with its noun; ``many`` where an s is not enough."""
-    return f"{count} {one if count == 1 else many or f'{one}s'}"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytest_cudafork._version import version
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.audit.confirm import SAMPLE
 from pytest_cudafork.imports.since.digests import Digests, in_words, modules_in
 from pytest_cudafork.imports.since.git import GitError, Repository
@@ -200,8 +201,7 @@ class ChangeAudit:
         """Say what is imported, and why; ``full``: each module with the file that reaches it."""
         change = self.change
         name = change.ref if change.ref == change.commit else f"{change.ref} ({change.commit})"
-        count = len(change.files)
-        files = f"{count} changed file{'' if count == 1 else 's'}"
+        files = count_of(len(change.files), "changed file")
         lines = []
         for each in self.chosen:
             if each.why_all:

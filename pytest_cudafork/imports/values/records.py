@@ -119,7 +119,7 @@ class Traces(NamedTuple):
     def from_plain(cls, data: Mapping[str, Any]) -> Traces:
         """Read what ``to_plain`` returned."""
         return cls(
-            tuple(EnvironmentRead(*each) for each in data["environment"]),
+            tuple(EnvironmentRead(**each) for each in data["environment"]),
             tuple(data["descriptors"]),
             tuple(data["native_threads"]),
         )
@@ -127,7 +127,7 @@ class Traces(NamedTuple):
     def to_plain(self) -> dict[str, Any]:
         """Return it as lists, dicts and texts."""
         return {
-            "environment": [list(each) for each in self.environment],
+            "environment": [each._asdict() for each in self.environment],
             "descriptors": list(self.descriptors),
             "native_threads": list(self.native_threads),
         }

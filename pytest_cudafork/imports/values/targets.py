@@ -21,14 +21,12 @@ class FoundModule:
         name: Its full name.
         path: Its file; "" for a namespace package, and for what is built into the interpreter.
         is_package: Whether it can have modules below it.
-        is_extension: Whether it is compiled.
 
     """
 
     name: str
     path: str
     is_package: bool = False
-    is_extension: bool = False
 
 
 class Target(NamedTuple):

@@ -17,6 +17,7 @@ from types import FrameType
 
 from pytest_cudafork.imports.values.records import RunningThread
 from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.observe.base.stacks import outward
 from pytest_cudafork.observe.story.touch import Frame
 
 _MOST_SECONDS = 5.0
@@ -109,15 +110,14 @@ class Threads:
 def place_of(frame: FrameType | None) -> str:
     """Return the innermost line outside the standard library that leads to a call."""
     first = ""
-    while frame is not None:
-        path = frame.f_code.co_filename
+    for each in outward(frame):
+        path = each.f_code.co_filename
         if path.startswith(_HERE):
             break
-        place = f"{path}:{frame.f_lineno}"
-        if Frame(path, frame.f_lineno, "").package != "<stdlib>":
+        place = f"{path}:{each.f_lineno}"
+        if Frame(path, each.f_lineno, "").package != "<stdlib>":
             return place
         first = first or place
-        frame = frame.f_back
     return first
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from pytest_cudafork.imports.values.records import WHOLE, EnvironmentRead, Traces
 from pytest_cudafork.imports.worker.threads import place_of
+from pytest_cudafork.observe.base.stacks import outward
 from pytest_cudafork.observe.story.touch import Frame
 
 _INODE = re.compile(r":\[\d+\]$")
@@ -117,9 +118,8 @@ class _EnvironmentReads:
 
 def _user_of(frame: FrameType | None) -> FrameType | None:
     """Return the frame that uses a mapping, behind those of the mapping itself."""
-    while frame is not None and frame.f_code.co_filename in _MAPPING_FILES:
-        frame = frame.f_back
-    return frame
+    users = (one for one in outward(frame) if one.f_code.co_filename not in _MAPPING_FILES)
+    return next(users, None)
 
 
 def _moment(frame: FrameType) -> _Moment:

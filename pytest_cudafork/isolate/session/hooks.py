@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
@@ -384,8 +385,7 @@ class IsolationHooks:
             return
         terminalreporter.section("isolation")
         for why, count in self._slower.items():
-            tests = "1 test" if count == 1 else f"{count} tests"
-            terminalreporter.write_line(f"{tests} by spawn, {why}")
+            terminalreporter.write_line(f"{count_of(count, 'test')} by spawn, {why}")
         for output in filter(None, self._outputs.values()):
             terminalreporter.write_line("the fork server wrote:")
             for line in output.splitlines()[-_MOST_OUTPUT:]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -12,7 +12,11 @@ from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.stacks import MOST_FRAMES, StackItem, item_of
 from pytest_cudafork.observe.base.undo import UndoStack
 
-Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], "FrameType | None"], Any]
+Proceed = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Caller = FrameType | None
+Around = Callable[[Proceed, Args, Kwargs, Caller], Any]
 """``around(proceed, args, kwargs, caller)``: what runs in place of a hooked function."""
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -102,10 +106,10 @@ def _exchange_code(undo: UndoStack, function: FunctionType, around: Around) -> N
     original.__kwdefaults__ = function.__kwdefaults__
     original.__qualname__ = function.__qualname__
 
-    def bridge(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def bridge(args: Args, kwargs: Kwargs) -> Any:
         return around(original, args, kwargs, sys._getframe(1).f_back)
 
-    def yielding_bridge(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def yielding_bridge(args: Args, kwargs: Kwargs) -> Any:
         return (yield from around(original, args, kwargs, sys._getframe(1).f_back))
 
     generator = bool(code.co_flags & _CO_GENERATOR)
@@ -182,12 +186,7 @@ def _wrapper(target: Callable[..., Any], around: Around) -> Callable[..., Any]:
     return wrapper
 
 
-def _call_as(
-    caller: FrameType,
-    target: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-) -> Any:
+def _call_as(caller: FrameType, target: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """Call *target* from a frame in *caller*'s place.
 
     A function in C attributes its warnings to the innermost Python frame: that must stay the

@@ -7,13 +7,13 @@ imports it. What a program starts past it (``os.fork``, ``subprocess``) is for o
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.observe.base.after_import import after_import
-from pytest_cudafork.observe.base.hooking import calling_stack, hook
+from pytest_cudafork.observe.base.hooking import Args, Caller, Kwargs, Proceed, calling_stack, hook
 from pytest_cudafork.observe.base.stacks import StackItem
 from pytest_cudafork.observe.base.undo import UndoStack
 
@@ -33,12 +33,7 @@ def follow(started: Note, chosen: Note) -> Callable[[], None]:
     undo = UndoStack()
 
     def follow_starts(module: ModuleType) -> None:
-        def around(
-            proceed: Callable[..., Any],
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-            caller: FrameType | None,
-        ) -> Any:
+        def around(proceed: Proceed, args: Args, kwargs: Kwargs, caller: Caller) -> Any:
             process = args[0] if args else None
             with contextlib.suppress(Exception):  # a class of the program's own, made otherwise
                 started(standard_library.start_method_of(process), calling_stack(caller))
@@ -47,12 +42,7 @@ def follow(started: Note, chosen: Note) -> Callable[[], None]:
         hook(undo, module.BaseProcess, "start", around)
 
     def follow_choice(module: ModuleType) -> None:
-        def around(
-            proceed: Callable[..., Any],
-            args: tuple[Any, ...],
-            kwargs: dict[str, Any],
-            caller: FrameType | None,
-        ) -> Any:
+        def around(proceed: Proceed, args: Args, kwargs: Kwargs, caller: Caller) -> Any:
             result = proceed(*args, **kwargs)
             method = args[1] if len(args) > 1 else kwargs.get("method")
             chosen(method if isinstance(method, str) else "", calling_stack(caller))

@@ -8,12 +8,11 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.compat.unpatched import os, re
-from pytest_cudafork.observe.base.hooking import hook
+from pytest_cudafork.observe.base.hooking import Args, Around, Caller, Kwargs, Proceed, hook
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch import c_names
 from pytest_cudafork.observe.torch.devices import DeviceProperties, properties_of, uuid_of
@@ -246,13 +245,7 @@ class Simulation:
         undo.set(graphs, "_graph_pool_handle", lambda: (0, next(self.next_stream)))
         hook(undo, cuda, "_lazy_init", self._lazy_init)
 
-    def _lazy_init(
-        self,
-        proceed: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        caller: FrameType | None,
-    ) -> None:
+    def _lazy_init(self, proceed: Proceed, args: Args, kwargs: Kwargs, caller: Caller) -> None:
         """Initialize; then refuse if C++ asked, because it is about to allocate or to copy.
 
         Refusing here keeps C++ from noting that CUDA is initialized, which could not be undone.
@@ -285,15 +278,10 @@ class Simulation:
                 cached.cache_clear()
 
 
-def _pinning(witness: TorchWitness) -> Callable[..., Any]:
+def _pinning(witness: TorchWitness) -> Around:
     """Record and refuse ``Tensor.pin_memory``."""
 
-    def around(
-        proceed: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        caller: FrameType | None,
-    ) -> Any:
+    def around(proceed: Proceed, args: Args, kwargs: Kwargs, caller: Caller) -> Any:
         def refuse(*args: Any, **kwargs: Any) -> Any:
             if witness.poisoned():
                 raise RuntimeError("CUDA error: initialization error")

@@ -8,17 +8,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cudafork.compat import torch_internals
-from pytest_cudafork.observe.base.hooking import Around
+from pytest_cudafork.observe.base.hooking import Args, Around, Caller, Kwargs, Proceed
 from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.api import TorchWitness
-
-Args = tuple[Any, ...]
 
 
 class Call(NamedTuple):
@@ -26,10 +24,10 @@ class Call(NamedTuple):
 
     witness: TorchWitness
     entry: str  # the name that the ledger holds
-    proceed: Callable[..., Any]  # the function
+    proceed: Proceed  # the function
     args: Args
-    kwargs: dict[str, Any]
-    caller: FrameType | None
+    kwargs: Kwargs
+    caller: Caller
 
     def touch(self) -> None:
         """Record it as a touch."""
@@ -60,12 +58,7 @@ class Row:
     def around(self, witness: TorchWitness) -> Around:
         """Bind the row to *witness*."""
 
-        def around(
-            proceed: Callable[..., Any],
-            args: Args,
-            kwargs: dict[str, Any],
-            caller: FrameType | None,
-        ) -> Any:
+        def around(proceed: Proceed, args: Args, kwargs: Kwargs, caller: Caller) -> Any:
             __tracebackhide__ = True
             return self.behavior(Call(witness, self.entry, proceed, args, kwargs, caller))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.call.run import new_server, run_in_child
+from pytest_cudafork.call.run import Call, new_server
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.fixtures import RunInChild
 from pytest_cudafork.process import launch
@@ -28,14 +28,14 @@ def test_a_late_answer_of_the_fork_server_answers_no_other_request(tmp_path: Pat
     told = run_python(
         """
 import os, signal
-from pytest_cudafork.call.run import new_server, run_in_child
+from pytest_cudafork.call.run import Call, new_server
 from pytest_cudafork.process.server_process import ServerProcess
 
 server = new_server()
 receive = ServerProcess._receive
 
 def run():
-    return run_in_child("forkserver", int, timeout=300, server=server)
+    return Call("forkserver", int, timeout=300, server=server).run()
 
 def alarm(*args):
     os.kill(server.pid, signal.SIGCONT)
@@ -124,12 +124,12 @@ def test_the_garbage_of_a_stray_descriptor_is_told_as_such(run: RunInChild) -> N
 def test_the_fork_server_starts_again_after_its_death() -> None:
     server = new_server()
     try:
-        run_in_child("forkserver", int, timeout=300, server=server)
+        Call("forkserver", int, timeout=300, server=server).run()
         first = server.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
         with pytest.warns(RuntimeWarning, match="the fork server was killed by SIGKILL"):
-            assert run_in_child("forkserver", int, ("7",), timeout=300, server=server) == 7
+            assert Call("forkserver", int, ("7",), timeout=300, server=server).run() == 7
         assert server.pid not in (None, first)
     finally:
         server.close()
@@ -139,13 +139,13 @@ def test_the_fork_server_starts_again_after_its_death() -> None:
 def test_the_fork_server_and_its_children_die_with_their_parent(tmp_path: Path) -> None:
     script = """
 import os, signal, sys, threading, time
-from pytest_cudafork.call.run import new_server, run_in_child
+from pytest_cudafork.call.run import Call, new_server
 server = new_server()
-run_in_child("forkserver", int, timeout=300, server=server)
+Call("forkserver", int, timeout=300, server=server).run()
 def told(event, pid):
     print(server.pid, pid, flush=True)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
-run_in_child("forkserver", time.sleep, (1000,), timeout=1000, server=server, observer=told)
+Call("forkserver", time.sleep, (1000,), timeout=1000, server=server, observer=told).run()
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
@@ -165,7 +165,7 @@ def test_a_keyboard_interrupt_here_ends_the_child() -> None:
             threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_child("fork", time.sleep, (1000,), timeout=1000, observer=told)
+        Call("fork", time.sleep, (1000,), timeout=1000, observer=told).run()
     assert len(set(pids)) == 1
     assert is_gone(pids[0])
 
@@ -181,15 +181,13 @@ def test_a_keyboard_interrupt_before_anybody_watches_ends_the_child() -> None:
     before = open_descriptors()
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_in_child("fork", time.sleep, (1000,), timeout=1000, observer=told)
+            Call("fork", time.sleep, (1000,), timeout=1000, observer=told).run()
         with pytest.raises(ChildProcessError):
             os.waitpid(pids[0], os.WNOHANG)
         assert open_descriptors() <= before
         for method in ("spawn", "forkserver"):
             with pytest.raises(KeyboardInterrupt):
-                run_in_child(
-                    method, time.sleep, (1000,), timeout=1000, server=server, observer=told
-                )
+                Call(method, time.sleep, (1000,), timeout=1000, server=server, observer=told).run()
         assert [is_gone(pid) for pid in pids] == [True] * 3
     finally:
         server.close()
@@ -197,9 +195,9 @@ def test_a_keyboard_interrupt_before_anybody_watches_ends_the_child() -> None:
 
 def test_a_kernel_without_pidfds_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "pidfd", lambda pid: -1)
-    assert run_in_child("fork", int, ("3",), timeout=300) == 3
+    assert Call("fork", int, ("3",), timeout=300).run() == 3
     with pytest.raises(ChildTimeout):
-        run_in_child("fork", time.sleep, (60,), timeout=0.5)
+        Call("fork", time.sleep, (60,), timeout=0.5).run()
 
 
 @pytest.mark.parametrize(
@@ -208,4 +206,4 @@ def test_a_kernel_without_pidfds_will_do(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_wrong_arguments_are_named(method: str, timeout: float, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        run_in_child(method, int, timeout=timeout)
+        Call(method, int, timeout=timeout).run()

@@ -21,6 +21,7 @@ from pytest_cudafork.baseline.file import (
     text_of,
     write,
 )
+from pytest_cudafork.compat import unpatched
 
 EXAMPLE = '[group]\n"key" = "value"'
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -110,7 +111,7 @@ def test_a_write_that_fails_leaves_the_file_and_nothing_beside_it(
     def refuse(source: str, target: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(unpatched.os, "replace", refuse)
     with pytest.raises(BaselineError, match="No space left"):
         write(path, "# newer\n")
     assert path.read_text() == "# new\n"

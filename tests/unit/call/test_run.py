@@ -37,21 +37,21 @@ def server() -> Iterator[ForkServerClient]:
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_result_comes_back_by_each_method(method: str, server: ForkServerClient) -> None:
     seen: list[tuple[str, int]] = []
-    result = run.run_in_child(
+    result = run.Call(
         method, int, ("7",), timeout=60, server=server, observer=lambda *one: seen.append(one)
-    )
+    ).run()
     assert result == 7
     assert [event for event, _ in seen] == ["started", "ended"]
 
 
 def test_deaths_are_told_apart() -> None:
     with pytest.raises(ChildTimeout, match=r"did not end within its time limit of 0\.2 s"):
-        run.run_in_child("fork", time.sleep, (50,), timeout=0.2)
+        run.Call("fork", time.sleep, (50,), timeout=0.2).run()
     with pytest.raises(ChildCrashed, match="SIGABRT") as crashed:
-        run.run_in_child("fork", os.abort, timeout=60)
+        run.Call("fork", os.abort, timeout=60).run()
     assert "Current thread" in str(crashed.value)
     with pytest.raises(ChildExit, match="exited with status 3"):
-        run.run_in_child("fork", os._exit, (3,), timeout=60)
+        run.Call("fork", os._exit, (3,), timeout=60).run()
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_deaths_are_told_apart() -> None:
 )
 def test_wrong_arguments_are_named(kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        run.run_in_child(fn=int, **kwargs)
+        run.Call(fn=int, **kwargs).run()
 
 
 def test_a_time_limit_that_is_no_number_is_named() -> None:
     wrong: Any = "3"
     with pytest.raises(TypeError, match="timeout='3': a time limit is a number of seconds"):
-        run.run_in_child("fork", int, timeout=wrong)
+        run.Call("fork", int, timeout=wrong).run()
 
 
 def test_an_end_after_the_result_may_still_be_a_failure() -> None:

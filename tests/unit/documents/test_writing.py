@@ -14,9 +14,11 @@ import pytest
 from pytest_cudafork.compat import unpatched
 from pytest_cudafork.documents import writing
 from pytest_cudafork.documents.writing import (
+    NotReplaced,
     json_text,
     print_json,
     printable,
+    replace,
     try_to_write,
     write_at_once,
 )
@@ -89,7 +91,8 @@ def test_a_file_in_a_folder_that_takes_no_other_is_written(
 ) -> None:
     path = tmp_path / "r"
     path.write_text("")
-    (tmp_path / f"r.{os.getpid()}").mkdir()  # the name is taken
+    monkeypatch.setattr(unpatched.os, "urandom", bytes)
+    (tmp_path / "r.00000000").mkdir()  # the name is taken
     write_at_once(str(path), "x")
     assert path.read_text() == "x"
 
@@ -149,6 +152,9 @@ def test_a_file_that_cannot_be_replaced_is_written(
     path = tmp_path / "r"
     path.write_text("of yesterday, and longer")
     monkeypatch.setattr(unpatched.os, "replace", refuse)
+    with pytest.raises(NotReplaced, match="resource busy"):
+        replace(path, "x")
+    assert path.read_text() == "of yesterday, and longer"
     write_at_once(str(path), "x")
     assert path.read_text() == "x"
     assert os.listdir(tmp_path) == ["r"]

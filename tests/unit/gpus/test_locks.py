@@ -19,14 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cudafork.gpus.locks import (
-    SHARERS,
     Held,
     LockFolder,
     LocksUnusable,
     WaitedTooLong,
     user_folder,
 )
-from pytest_cudafork.gpus.packing import MOST_OVERTAKEN
+from pytest_cudafork.gpus.packing import MOST_OVERTAKEN, PARTS
 from pytest_cudafork.gpus.packing import Request as Wish
 
 GPUS = ("GPU-0", "GPU-1", "GPU-2")
@@ -51,8 +50,8 @@ class Book:
                 present = self._holders[gpu]
                 if present and not (share and all(present)):
                     self.wrong.append(f"{gpu}: {present} and now {share}")
-                if len(present) >= SHARERS:
-                    self.wrong.append(f"{gpu}: more than {SHARERS}")
+                if len(present) >= PARTS:
+                    self.wrong.append(f"{gpu}: more than {PARTS}")
                 present.append(share)
 
     def leave(self, gpus: tuple[str, ...], share: bool) -> None:
@@ -110,7 +109,7 @@ class Model:
 
     def can(self, n: int, share: bool) -> bool:
         """Whether a request can be had at once."""
-        free = [s for s in self.state.values() if s == 0 or (share and 0 < s < SHARERS)]
+        free = [s for s in self.state.values() if s == 0 or (share and 0 < s < PARTS)]
         return len(free) >= n
 
     def change(self, gpus: tuple[str, ...], share: bool, by: int) -> None:
@@ -336,7 +335,7 @@ def test_a_session_that_cannot_measure_takes_parts(tmp_path: Path) -> None:
     with pytest.raises(WaitedTooLong):
         take(folder, 1, sizes={})
     shared = [
-        folder.acquire(tuple(SIZES), 2, share=True, wait=0, test="t") for _ in range(SHARERS - 3)
+        folder.acquire(tuple(SIZES), 2, share=True, wait=0, test="t") for _ in range(PARTS - 3)
     ]
     with pytest.raises(WaitedTooLong):
         folder.acquire(tuple(SIZES), 2, share=True, wait=0, test="t")

@@ -18,6 +18,7 @@ from pytest_cudafork.settings.marker_values import accepts
         ("fixtures", ("own", "inherit"), ("copy",)),
         ("gpus", (1, None), (0, True, "1")),
         ("env", ({"A": "1"}, {}, None), ({"A": 1}, {"": "1"}, {"A=B": "1"}, {"A": "\0"}, ["A"])),
+        ("env", ({"A": "\udcff"},), ({"A": "\ud800"}, {"\ud800": "1"}, {1: "1"})),
         ("timeout", (1, 0.5, None), (0, -1, True, "1")),
         ("reason", ("because",), ("", "  ", None, 1)),
     ],

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.baseline.file import BaselineError
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.imports.audit.baseline import (
     SHELL_UPDATE_OPTION,
     Baseline,
@@ -328,7 +329,7 @@ def test_a_write_that_fails_leaves_the_file_and_nothing_beside_it(
     def refuse(source: str, target: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(unpatched.os, "replace", refuse)
     with pytest.raises(BaselineError, match="No space left"):
         Baseline().write(path)
     assert Baseline.read(path) == FULL

@@ -44,7 +44,7 @@ def lines_of(
     artifacts = artifacts or {}
     checked = tuple(CheckedRecord(each, artifacts.get(each.module, "")) for each in records)
     names = dict.fromkeys(each.module for each in records)
-    found = [FoundModule(name, f"/base/{name}.py", False, False) for name in names]
+    found = [FoundModule(name, f"/base/{name}.py", False) for name in names]
     findings = Findings(
         checked, {"pkg": found}, settings or ImportSettings(), Baseline(entries), "/base"
     )
