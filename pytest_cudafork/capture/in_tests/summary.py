@@ -6,6 +6,7 @@ import pytest
 
 from pytest_cudafork.capture.in_tests import words
 from pytest_cudafork.capture.in_tests.gathered import Gathered
+from pytest_cudafork.counted import count_of
 
 _MOST = 10
 
@@ -46,8 +47,7 @@ class CaptureSummary:
             lines.append(self._to_add)
         shown = suspected[: None if verbose else _MOST]
         if shown:
-            count = len(suspected)
-            suspicions = "1 suspicion" if count == 1 else f"{count} suspicions"
+            suspicions = count_of(len(suspected), "suspicion")
             lines.append(f"{suspicions}, which may be meant so (they fail no test):")
         for found in shown:
             lines += words.suspicion(found, found["tests"])
@@ -60,7 +60,8 @@ class CaptureSummary:
             rest=" (-v shows them)",
         )
         if self._gathered.elsewhere:
-            lines.append(f"not looked at: {_captures(self._gathered.elsewhere)} of other threads")
+            elsewhere = count_of(self._gathered.elsewhere, "capture")
+            lines.append(f"not looked at: {elsewhere} of other threads")
         if self._gathered.silenced:
             lines.append(f"silenced by comments: {self._gathered.silenced}")
         return lines
@@ -71,10 +72,4 @@ class CaptureSummary:
             return "looked at: nothing, as no test captured a graph in its own thread"
         if not captures:
             return "looked at: nothing, as no test that is looked at captured a graph by itself"
-        return (
-            f"looked at: {_captures(captures)}, {replays} {'replay' if replays == 1 else 'replays'}"
-        )
-
-
-def _captures(count: int) -> str:
-    return f"{count} {'capture' if count == 1 else 'captures'}"
+        return f"looked at: {count_of(captures, 'capture')}, {count_of(replays, 'replay')}"

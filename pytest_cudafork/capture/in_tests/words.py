@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.story.findings import place_lines, reason_lines, wrapped
+from pytest_cudafork.counted import count_of
 
 SECTION = "captured graphs"
 _MOST_REASONS = 3
@@ -31,7 +32,7 @@ def headline(errors: Sequence[Mapping[str, Any]]) -> str:
 
 def failure(errors: Sequence[Mapping[str, Any]]) -> str:
     """Return what is shown of a test that fails for these findings."""
-    count = "1 finding" if len(errors) == 1 else f"{len(errors)} findings"
+    count = count_of(len(errors), "finding")
     lines = [f"{count} in what this test captured and replayed"]
     told: set[tuple[str, str]] = set()
     for each in errors:

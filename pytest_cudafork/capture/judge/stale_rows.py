@@ -19,6 +19,7 @@ from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.uses import GraphUses, Use
 from pytest_cudafork.capture.record.values import Write
+from pytest_cudafork.counted import count_of
 
 _MOST = 64 << 20
 """Bytes that a graph may write for it to be tried."""
@@ -172,11 +173,11 @@ def _repeat_the_last_row(rows: _Rows) -> None:
 
 def _finding(rows: _Rows, where: str) -> GraphFinding:
     count, memory = rows.refilled.shape[0], rows.memory
-    many = "row is" if count == 1 else "rows are"
+    first = count_of(count, "row is", "rows are")
     return GraphFinding(
         "stale-rows",
         Level.SUSPICION,
-        f"where the graph writes follows from {memory.text}, of which the first {count} {many} of "
+        f"where the graph writes follows from {memory.text}, of which the first {first} of "
         "this batch, and others of an earlier one that had more",
         (("refilled in part at", rows.where), ("read by the graph at", where)),
         "a graph computes all rows that it was captured with: what the rows of an earlier batch "

@@ -8,6 +8,7 @@ from pytest_cudafork.capture.interface.backend import GraphNode, Recording
 from pytest_cudafork.capture.pair.evidence import INITIALIZER, Evidence
 from pytest_cudafork.capture.replay.kept import Kept, handed_over, inputs_behind
 from pytest_cudafork.capture.state.tensors import storage_of
+from pytest_cudafork.counted import count_of
 
 _WRONG = frozenset({"aliased-state", "lazy-init-skipped", "replay-differs", "no-op-replay"})
 
@@ -121,10 +122,10 @@ def _report(pair: Evidence, missing: Counter[tuple[str, str]]) -> None:
     names = [f"{name} x{n}" if n > 1 else name for (_, name), n in missing.most_common(8)]
     more = len(missing) - len(names)
     lines = [node.where for node in pair.passes.warmup.nodes or () if _key(node) in missing]
-    verb = "kernel of the warm-up is" if count == 1 else "kernels of the warm-up are"
+    kernels = count_of(count, "kernel of the warm-up is", "kernels of the warm-up are")
     pair.log.add(
         "missing-kernels",
-        f"{count} {verb} missing from the graph: {', '.join(names)}"
+        f"{kernels} missing from the graph: {', '.join(names)}"
         + (f" and {more} more" if more > 0 else ""),
         where=next(filter(None, lines), ""),
         why=INITIALIZER,

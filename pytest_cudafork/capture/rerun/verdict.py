@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.observe.story.plain_text import plain
 
 PROPERTY = "cudafork_replay_audit"
@@ -86,7 +87,7 @@ class AuditedTests:
     def lines(self) -> list[str]:
         """Return the lines of the section."""
         vain, unknown = self._said(_NOTHING), self._said(_NOT_JUDGED)
-        tests = "1 test that replays" if len(self) == 1 else f"{len(self)} tests that replay"
+        tests = count_of(len(self), "test that replays", "tests that replay")
         lines = [f"{tests} a graph and passed: {len(vain)} cannot fail, {len(unknown)} not judged"]
         lines += [f"{test} {_NOTHING}{why}" for test, why in vain.items()]
         lines += [f"{test} {_NOT_JUDGED}{why}" for test, why in unknown.items()]

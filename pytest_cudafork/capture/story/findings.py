@@ -8,6 +8,7 @@ import textwrap
 from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.check_names import CheckName
 from pytest_cudafork.capture.interface.lines import shown
+from pytest_cudafork.counted import count_of
 
 _WIDTH = 96
 
@@ -71,7 +72,7 @@ def failure_text(title: str, log: CheckLog, backend: str, differs: str = "") -> 
 
     """
     count = len(log.findings)
-    lines = [f"{title}: {count} {'finding' if count == 1 else 'findings'} ({backend} graph)"]
+    lines = [f"{title}: {count_of(count, 'finding')} ({backend} graph)"]
     told: set[tuple[str, str]] = set()
     for finding in log.findings:
         lines += ["", *finding_lines(finding, brief=(finding.why, finding.todo) in told)]

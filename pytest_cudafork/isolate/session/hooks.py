@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.counted import count_of
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
@@ -383,6 +382,8 @@ class IsolationHooks:
         """Say which tests were slower than they need be, and why."""
         if not self._slower:
             return
+        from pytest_cudafork.counted import count_of
+
         terminalreporter.section("isolation")
         for why, count in self._slower.items():
             terminalreporter.write_line(f"{count_of(count, 'test')} by spawn, {why}")
