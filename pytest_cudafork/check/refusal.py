@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_cudafork.check.thread_refusals import ThreadRefusals
 from pytest_cudafork.compat.unpatched import contextlib, os, threading, weakref
 from pytest_cudafork.errors import CudaForkError
-from pytest_cudafork.observe.story.stories import file_of_stderr
+from pytest_cudafork.observe.base.records import file_of_stderr
 
 if TYPE_CHECKING:
     from pytest_cudafork.check.caught import Caught

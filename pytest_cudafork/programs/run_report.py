@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.documents.writing import json_text, write_at_once
+from pytest_cudafork.observe.base.records import file_of_stderr
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.observer import Observer
-from pytest_cudafork.observe.story.stories import file_of_stderr
 from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.programs.account import Account
 from pytest_cudafork.programs.deeds import First, read_deeds

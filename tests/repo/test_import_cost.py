@@ -31,6 +31,17 @@ import pytest_cudafork.plugin
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
+# What tells of a refused fork, and what that needs: most processes refuse none.
+FOR_STORIES = ("ast", "dataclasses", "inspect", "pytest_cudafork.observe.story")
+
+STARTS = """
+import subprocess, sys
+
+def test_starts():
+    tells = "import sys; print(*sys.modules)"
+    print(subprocess.check_output([sys.executable, "-c", tells], text=True))
+"""
+
 LISTENER = """
 import json, sys
 import pytest
@@ -97,3 +108,14 @@ def test_no_session_imports_anything_heavy_by_itself(
     result.assert_outcomes(passed=1)
     told = [json.loads(line) for line in notes.read_text(encoding="utf-8").splitlines()]
     assert told == [["conftest", []], ["sessionfinish", []], ["unconfigure", []]]
+
+
+def test_a_watched_process_imports_nothing_of_stories_at_its_start(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(STARTS)
+    result = pytester.runpytest_subprocess("--cuda-fork-check", "--cuda-fork-device=phantom", "-s")
+    result.assert_outcomes(passed=1)
+    (imported,) = (line.split() for line in result.outlines if "importlib" in line)
+    assert "pytest_cudafork.check.refusal" in imported
+    assert not set(imported) & set(FOR_STORIES)

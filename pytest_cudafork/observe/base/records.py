@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat.unpatched import os
 
 Record = dict[str, Any]
 
@@ -41,6 +42,12 @@ def decode(line: bytes) -> Record | None:
     if not isinstance(record, dict) or not record.keys() >= _NEEDED:
         return None
     return record if all(_is_right(key, value) for key, value in record.items()) else None
+
+
+def file_of_stderr() -> str:
+    """Return what tells the file behind descriptor 2 from others here: a record's ``printed``."""
+    status = os.fstat(2)
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def _no_constant(name: str) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 
-from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.images import NOW, Image, Images, moment_of
@@ -177,12 +176,6 @@ class History:
     def is_printed(self, fork_id: str, file: str) -> bool:
         """Whether Python has printed that error, and with it the story, into this file."""
         return (self.caught(fork_id) or {}).get("printed") == file
-
-
-def file_of_stderr() -> str:
-    """Return what tells the file behind descriptor 2 from others, on this machine."""
-    status = os.fstat(2)
-    return f"{status.st_dev}:{status.st_ino}"
 
 
 def poisoned_processes(history: History) -> set[int]:

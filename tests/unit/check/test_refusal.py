@@ -18,7 +18,7 @@ from pytest_cudafork.check import caught
 from pytest_cudafork.check import watch as watches
 from pytest_cudafork.check.refusal import Refusals, RefusedFork, refusals_shown_with
 from pytest_cudafork.errors import CudaForkError
-from pytest_cudafork.observe.story.stories import file_of_stderr
+from pytest_cudafork.observe.base.records import file_of_stderr
 
 
 class Notes:

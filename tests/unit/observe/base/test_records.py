@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.check.findings import find, tell
-from pytest_cudafork.observe.base.records import decode
+from pytest_cudafork.observe.base.records import decode, file_of_stderr
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.report.places import import_lines
@@ -111,3 +111,17 @@ def test_a_source_that_is_no_plain_file_is_not_waited_for(name: str, tmp_path: P
     assert f"{name}:4" in tell(
         find([record], Level.TOUCH), History([record]), simulated=True, told={}
     )
+
+
+def test_a_file_behind_stderr_has_a_name_that_no_other_has(tmp_path: Path) -> None:
+    kept, names = os.dup(2), []
+    try:
+        for file in ("a", "b", "a"):
+            fd = os.open(tmp_path / file, os.O_WRONLY | os.O_CREAT)
+            os.dup2(fd, 2)
+            os.close(fd)
+            names.append(file_of_stderr())
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    assert names[0] == names[2] != names[1]
