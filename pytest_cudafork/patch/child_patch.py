@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from typing import Any
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.compat.unpatched import contextlib, os, shutil, threading
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.patch import targets
 from pytest_cudafork.patch.applying import inherited, records
@@ -37,6 +35,7 @@ class ChildPatch:
         self._places: list[Place] = []
         self._undo = contextlib.ExitStack()
         self._owner = os.getpid()
+        self._one_at_a_time = threading.Lock()
 
     def setattr(
         self,
@@ -195,6 +194,10 @@ class ChildPatch:
 
     def _apply(self, record: Record, loaded: Loaded) -> None:
         """Apply a patch here, then let children know of it."""
+        with self._one_at_a_time:  # threads of a test may patch, too
+            self._apply_alone(record, loaded)
+
+    def _apply_alone(self, record: Record, loaded: Loaded) -> None:
         if not self._folder:
             self._begin()
         folder = self._folder

@@ -102,6 +102,20 @@ def test_modules_that_a_child_executes_again(patched):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "fake\\nfake fake step ['a', 'b']\\n", done.stderr
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_python_path_of_the_test(patched, child_patch, tmp_path, monkeypatch, method):
+    here = os.path.dirname(os.path.abspath(__file__))
+    child_patch.setenv("PYTHONPATH", f"{tmp_path}:{here}")
+    assert both() == FAKE and by_multiprocessing(method) == FAKE
+    child_patch.delenv("PYTHONPATH")
+    assert both() == FAKE and by_multiprocessing(method) == FAKE
+
+def test_what_the_patches_themselves_need(child_patch):
+    child_patch.setattr("pickle.loads", lambda data: "nothing")
+    child_patch.setattr("os.fsdecode", lambda data: "nothing")
+    child_patch.setattr("patched_work.answer", fake)
+    assert program() == "fake"
+
 def test_names_that_a_child_does_not_know(child_patch):
     sys.modules.pop("patched_work", None)
     child_patch.setattr("patched_work.nothing", 1)
@@ -128,7 +142,7 @@ def test_patches_hold_in_every_child_and_in_no_other_test(pytester: pytest.Pytes
         "test_an_interpreter_that_cannot_be_patched": "PASSED ERROR",
     }
     assert {name: one for name, one in found.items() if one != "PASSED"} == told
-    assert len(found) == 3 + 3 + 2 + 9
+    assert len(found) == 3 + 3 + 2 + 9 + 4
     for name, words in zip(told, ("patched_work", "json"), strict=True):
         assert f"child_patch.setattr('{words}." in failure(result, name)
     assert not list(pytester.path.glob("**/child_patch*"))

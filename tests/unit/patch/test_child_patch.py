@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.errors import ChildError
+from pytest_cudafork.observe.handed_on import STARTUP
 from pytest_cudafork.patch.applying import records
 from pytest_cudafork.patch.child_patch import ChildPatch
 from pytest_cudafork.settings import environment
@@ -89,6 +90,62 @@ def test_a_variable_may_hold_any_bytes(patch: ChildPatch, monkeypatch: pytest.Mo
     assert os.environb[b"PATCHED_VAR"] == b"\xff"
     patch.undo()
     assert "PATCHED_VAR" not in os.environ
+
+
+@pytest.mark.parametrize("former", [None, "/of/the/user"])
+def test_python_s_path_keeps_the_way_of_patches_to_children(
+    patch: ChildPatch, work: Any, monkeypatch: pytest.MonkeyPatch, former: str | None
+) -> None:
+    if former is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", former)
+    patch.setenv("PYTHONPATH", "/of/the/test")
+    assert os.environ["PYTHONPATH"] == f"{STARTUP}{os.pathsep}/of/the/test"
+    patch.setenv("PYTHONPATH", "/first", prepend=os.pathsep)
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == ["/first", STARTUP, "/of/the/test"]
+    patch.delenv("PYTHONPATH")
+    assert os.environ["PYTHONPATH"] == STARTUP
+    patch.undo()
+    assert os.environ.get("PYTHONPATH") == former
+
+
+def test_threads_may_patch_at_the_same_time(patch: ChildPatch, work: Any, folder: Path) -> None:
+    threads = 8
+    at_once = threading.Barrier(threads)
+    told: list[Exception] = []
+
+    def add(number: int) -> None:
+        at_once.wait()
+        try:
+            for one in range(10):
+                patch.setattr(work, f"new_{number}_{one}", number, raising=False)
+        except Exception as error:
+            told.append(error)
+
+    started = [threading.Thread(target=add, args=(number,)) for number in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    assert not told
+    assert len(records.read(str(folder))) == threads * 10
+    patch.undo()
+    assert not [name for name in vars(work) if name.startswith("new_")]
+
+
+def test_a_complaint_is_told_whatever_the_test_has_replaced(
+    patch: ChildPatch, work: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch.setattr(f"{work.__name__}.answer", len)
+    records.complain(str(folder), "it has no such attribute")
+    with monkeypatch.context() as replaced:
+        replaced.setattr("os.getpid", lambda: 1)
+        replaced.setattr("shutil.rmtree", lambda *args, **kwargs: None)
+        replaced.setattr("pickle.loads", lambda data: None)
+        with pytest.raises(ChildError, match="no such attribute"):
+            patch.undo()
+    assert not folder.exists()
 
 
 def test_what_is_not_imported_is_patched_when_it_is(patch: ChildPatch, package: str) -> None:
