@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.compat.unpatched import shutil
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.interface.backend import Capture, GraphBackend
@@ -158,9 +159,13 @@ def child_patch(request: pytest.FixtureRequest) -> Iterator[ChildPatch]:
 
     __tracebackhide__ = True
     factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
-    patch = ChildPatch(lambda: str(factory.mktemp("child_patch")))
+    folder = str(factory.mktemp("child_patch"))
+    patch = ChildPatch(folder)
     yield patch
-    patch.undo()
+    try:
+        patch.undo()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class CapturePair(Protocol):

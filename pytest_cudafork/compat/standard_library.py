@@ -180,7 +180,8 @@ def send_with_preparation(spawn: Any, name: str, bearer: object) -> Callable[[],
     """Let every child that ``multiprocessing`` does not fork unpickle an object before its work.
 
     ``multiprocessing.spawn.get_preparation_data`` returns what "spawn" and "forkserver" send first;
-    a child leaves alone what it does not know in it. Returns what undoes it.
+    a child leaves alone what it does not know in it. Of two of one name the later one is sent.
+    Returns what undoes it.
 
     Args:
         spawn: The module ``multiprocessing.spawn``.
@@ -191,7 +192,7 @@ def send_with_preparation(spawn: Any, name: str, bearer: object) -> Callable[[],
     former = spawn.get_preparation_data
 
     def get_preparation_data(process: str) -> dict[str, Any]:
-        return {name: bearer, **former(process)}
+        return {name: bearer, **former(process)} | {name: bearer}
 
     def undo() -> None:
         if spawn.get_preparation_data is get_preparation_data:

@@ -197,6 +197,10 @@ def test_what_is_sent_with_the_preparation_is_unknown_to_multiprocessing_and_und
     spawn: Any = types.SimpleNamespace(get_preparation_data=lambda name: {"name": name})
     undo = standard_library.send_with_preparation(spawn, "of_ours", 3)
     assert spawn.get_preparation_data("it") == {"of_ours": 3, "name": "it"}
+    undo_later = standard_library.send_with_preparation(spawn, "of_ours", 4)
+    assert list(spawn.get_preparation_data("it").items()) == [("of_ours", 4), ("name", "it")]
+    undo_later()
+    assert spawn.get_preparation_data("it") == {"of_ours": 3, "name": "it"}
     undo()
     assert spawn.get_preparation_data("it") == {"name": "it"}
     multiprocessing.spawn.prepare({"of_ours": 3})

@@ -118,4 +118,4 @@ def test_an_interpreter_that_cannot_be_patched_is_ended(
     with pytest.raises(LeftError, match="1"):
         inherited.begin()
     assert "has no attribute 'nothing'" in capsys.readouterr().err
-    assert "has no attribute 'nothing'" in records.complaints(folder)
+    assert "has no attribute 'nothing'" in records.take_complaints(os.path.dirname(folder))
