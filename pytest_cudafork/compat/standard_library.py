@@ -103,6 +103,8 @@ def forget_multiprocessing_children() -> None:
 
     ``multiprocessing.process._children`` and ``multiprocessing.util._finalizer_registry``: as its
     own bootstrap of a child does. Its exit function (``util._exit_function``) is registered again.
+    The fork server of the parent is forgotten as well: ``multiprocessing`` would wait for it as for
+    a child of this process, and fail.
     """
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
@@ -111,6 +113,8 @@ def forget_multiprocessing_children() -> None:
     if util is not None:
         util._finalizer_registry.clear()
         atexit.register(util._exit_function)
+    if forkserver_pid() is not None:
+        _forget_forkserver()
 
 
 class ResourceTracker(NamedTuple):
@@ -225,13 +229,25 @@ def end_forkserver_unless(pid: int | None) -> None:
     with contextlib.suppress(OSError):  # it is gone, or another process's child
         os.kill(now, signal.SIGKILL)
         os.waitpid(now, 0)
-    with contextlib.suppress(OSError, TypeError):
-        os.close(server._forkserver_alive_fd)
     address = server._forkserver_address
     if isinstance(address, str) and not address.startswith("\0"):
         with contextlib.suppress(OSError):
             os.unlink(address)
-    server._forkserver_alive_fd = server._forkserver_pid = server._forkserver_address = None
+    _forget_forkserver()
+
+
+def _forget_forkserver() -> None:
+    """Let the next use start a fork server, with the modules that it was to have.
+
+    ``ForkServer.__init__`` and ``_preload_modules``: all else that the object knows is of the one
+    that it started, and its lock may be held for ever where this process was forked.
+    """
+    server: Any = sys.modules["multiprocessing.forkserver"]._forkserver
+    with contextlib.suppress(OSError, TypeError):
+        os.close(server._forkserver_alive_fd)
+    preload = server._preload_modules
+    server.__init__()
+    server._preload_modules = preload
 
 
 # -- the import system ---------------------------------------------------------------------------

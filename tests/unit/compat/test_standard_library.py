@@ -98,6 +98,28 @@ def test_a_child_does_not_take_over_children_and_finalizers() -> None:
     assert in_a_fork(job)
 
 
+def test_a_child_starts_a_fork_server_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    server: Any = multiprocessing.forkserver.ForkServer()
+    monkeypatch.setattr(multiprocessing.forkserver, "_forkserver", server)
+    server.set_forkserver_preload(["json"])
+    server.ensure_running()
+    pid, fd = server._forkserver_pid, server._forkserver_alive_fd
+
+    def job() -> bool:
+        standard_library.forget_multiprocessing_children()
+        closed = not os.path.exists(f"/proc/self/fd/{fd}")
+        server.ensure_running()
+        mine = standard_library.forkserver_pid()
+        standard_library.end_forkserver_unless(None)
+        return closed and mine not in (None, pid) and server._preload_modules == ["json"]
+
+    with server._lock:  # as by another thread
+        assert in_a_fork(job)
+    assert standard_library.forkserver_pid() == pid
+    os.kill(pid, 0)
+    standard_library.end_forkserver_unless(None)
+
+
 def test_multiprocessing_that_was_not_imported_has_nothing_to_forget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
