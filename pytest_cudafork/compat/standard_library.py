@@ -98,13 +98,25 @@ def wait_for_threads() -> None:
     shutdown()
 
 
+def end_process_pools() -> None:
+    """Let pools of ``concurrent.futures`` end their processes, as the end of an interpreter does.
+
+    ``concurrent.futures.process._python_exit``, which ``threading`` calls before the functions of
+    ``atexit``: among these ``multiprocessing`` would wait for the processes without end.
+    """
+    module: Any = sys.modules.get("concurrent.futures.process")
+    if module is not None:
+        module._python_exit()
+
+
 def forget_multiprocessing_children() -> None:
     """Let ``multiprocessing`` know of no children and no finalizers, where it was imported.
 
     ``multiprocessing.process._children`` and ``multiprocessing.util._finalizer_registry``: as its
     own bootstrap of a child does. Its exit function (``util._exit_function``) is registered again.
     The fork server of the parent is forgotten as well: ``multiprocessing`` would wait for it as for
-    a child of this process, and fail.
+    a child of this process, and fail. So are the parent's pools of ``concurrent.futures``
+    (``process._threads_wakeups``).
     """
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
@@ -113,6 +125,9 @@ def forget_multiprocessing_children() -> None:
     if util is not None:
         util._finalizer_registry.clear()
         atexit.register(util._exit_function)
+    pools: Any = sys.modules.get("concurrent.futures.process")
+    if pools is not None:
+        pools._threads_wakeups.clear()
     if forkserver_pid() is not None:
         _forget_forkserver()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _ctypes
 import atexit
+import concurrent.futures
 import importlib.metadata
 import importlib.util
 import multiprocessing
@@ -96,6 +97,23 @@ def test_a_child_does_not_take_over_children_and_finalizers() -> None:
         )
 
     assert in_a_fork(job)
+
+
+def test_pools_are_ended_where_they_are_this_process_s() -> None:
+    def job() -> bool:
+        standard_library.clear_exit_functions()
+        theirs = pool.submit(abs, -1)  # nobody is there to do it
+        standard_library.forget_multiprocessing_children()
+        mine = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+        assert mine.submit(abs, -2).result(200) == 2
+        standard_library.end_process_pools()
+        standard_library.run_exit_functions()
+        return not theirs.done() and not multiprocessing.active_children()
+
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        assert pool.submit(abs, -3).result(200) == 3
+        assert in_a_fork(job)
+        assert pool.submit(abs, -4).result(200) == 4
 
 
 def test_a_child_starts_a_fork_server_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
