@@ -154,13 +154,18 @@ def child_patch(request: pytest.FixtureRequest) -> Iterator[ChildPatch]:
         ChildError: The value cannot travel; in the teardown: a child could not apply a patch.
 
     """
+    from pytest_cudafork.compat.unpatched import shutil
     from pytest_cudafork.patch.child_patch import ChildPatch
 
     __tracebackhide__ = True
     factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
-    patch = ChildPatch(lambda: str(factory.mktemp("child_patch")))
+    folder = str(factory.mktemp("child_patch"))
+    patch = ChildPatch(folder)
     yield patch
-    patch.undo()
+    try:
+        patch.undo()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class CapturePair(Protocol):

@@ -98,11 +98,25 @@ def wait_for_threads() -> None:
     shutdown()
 
 
+def end_process_pools() -> None:
+    """Let pools of ``concurrent.futures`` end their processes, as the end of an interpreter does.
+
+    ``concurrent.futures.process._python_exit``, which ``threading`` calls before the functions of
+    ``atexit``: among these ``multiprocessing`` would wait for the processes without end.
+    """
+    module: Any = sys.modules.get("concurrent.futures.process")
+    if module is not None:
+        module._python_exit()
+
+
 def forget_multiprocessing_children() -> None:
     """Let ``multiprocessing`` know of no children and no finalizers, where it was imported.
 
     ``multiprocessing.process._children`` and ``multiprocessing.util._finalizer_registry``: as its
     own bootstrap of a child does. Its exit function (``util._exit_function``) is registered again.
+    The fork server of the parent is forgotten as well: ``multiprocessing`` would wait for it as for
+    a child of this process, and fail. So are the parent's pools of ``concurrent.futures``
+    (``process._threads_wakeups``).
     """
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
@@ -111,6 +125,11 @@ def forget_multiprocessing_children() -> None:
     if util is not None:
         util._finalizer_registry.clear()
         atexit.register(util._exit_function)
+    pools: Any = sys.modules.get("concurrent.futures.process")
+    if pools is not None:
+        pools._threads_wakeups.clear()
+    if forkserver_pid() is not None:
+        _forget_forkserver()
 
 
 class ResourceTracker(NamedTuple):
@@ -180,7 +199,8 @@ def send_with_preparation(spawn: Any, name: str, bearer: object) -> Callable[[],
     """Let every child that ``multiprocessing`` does not fork unpickle an object before its work.
 
     ``multiprocessing.spawn.get_preparation_data`` returns what "spawn" and "forkserver" send first;
-    a child leaves alone what it does not know in it. Returns what undoes it.
+    a child leaves alone what it does not know in it. Of two of one name the later one is sent.
+    Returns what undoes it.
 
     Args:
         spawn: The module ``multiprocessing.spawn``.
@@ -191,7 +211,7 @@ def send_with_preparation(spawn: Any, name: str, bearer: object) -> Callable[[],
     former = spawn.get_preparation_data
 
     def get_preparation_data(process: str) -> dict[str, Any]:
-        return {name: bearer, **former(process)}
+        return {name: bearer, **former(process)} | {name: bearer}
 
     def undo() -> None:
         if spawn.get_preparation_data is get_preparation_data:
@@ -224,13 +244,25 @@ def end_forkserver_unless(pid: int | None) -> None:
     with contextlib.suppress(OSError):  # it is gone, or another process's child
         os.kill(now, signal.SIGKILL)
         os.waitpid(now, 0)
-    with contextlib.suppress(OSError, TypeError):
-        os.close(server._forkserver_alive_fd)
     address = server._forkserver_address
     if isinstance(address, str) and not address.startswith("\0"):
         with contextlib.suppress(OSError):
             os.unlink(address)
-    server._forkserver_alive_fd = server._forkserver_pid = server._forkserver_address = None
+    _forget_forkserver()
+
+
+def _forget_forkserver() -> None:
+    """Let the next use start a fork server, with the modules that it was to have.
+
+    ``ForkServer.__init__`` and ``_preload_modules``: all else that the object knows is of the one
+    that it started, and its lock may be held for ever where this process was forked.
+    """
+    server: Any = sys.modules["multiprocessing.forkserver"]._forkserver
+    with contextlib.suppress(OSError, TypeError):
+        os.close(server._forkserver_alive_fd)
+    preload = server._preload_modules
+    server.__init__()
+    server._preload_modules = preload
 
 
 # -- the import system ---------------------------------------------------------------------------

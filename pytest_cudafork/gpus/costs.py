@@ -41,6 +41,9 @@ _RESERVED, _COST = "_cudafork_reserved", "_cudafork_cost"
 _MARGIN = 1.1
 _MARGIN_BYTES = 256 << 20
 """By how much what a test may have exceeds what it was seen to use."""
+_LEAST_BYTES = 1 << 30
+"""What another test takes at least, by its context and the same margin: where that is not left on a
+GPU, whoever fills it has it to itself, and need not wait for a margin that is not there."""
 
 
 def begin(config: pytest.Config, lender: Lender) -> None:
@@ -249,7 +252,8 @@ class Packing:
         wish = marks.gpus or GpuWish(cost.gpus)
         if wish.memory is None and not wish.share:
             need = int(cost.vram * _MARGIN) + _MARGIN_BYTES
-            give_gpus(item, wish._replace(memory=need))
+            full = bool(self._lender.inventory().excess(wish.n, need + _LEAST_BYTES))
+            give_gpus(item, wish._replace(memory=None if full else need))
 
 
 def _is_packed(item: pytest.Item) -> bool:

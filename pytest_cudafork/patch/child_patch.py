@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable
 from typing import Any
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.compat.unpatched import contextlib, os, shutil, threading
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.patch import targets
 from pytest_cudafork.patch.applying import inherited, records
@@ -29,14 +26,24 @@ class ChildPatch:
     has been executed, before whoever imports it gets it; nothing is imported for that.
     """
 
-    def __init__(self, make_folder: Callable[[], str]) -> None:
-        """``make_folder`` makes the folder for the patches, when there is one."""
-        self._make_folder = make_folder
+    def __init__(self, folder: str, owner: int | None = None) -> None:
+        """``folder`` is the test's, for patches; ``owner`` the process that undoes them at its end.
+
+        A forked child has this object, another child may be given a copy; there ``owner`` is the
+        process of the test, and what the child patches is found by its own children alone.
+        """
+        self._test_folder = folder
+        self._owner = owner or os.getpid()
         self._folder = ""
+        self._writer = self._owner
         self._records: list[Record] = []
         self._places: list[Place] = []
         self._undo = contextlib.ExitStack()
-        self._owner = os.getpid()
+        self._one_at_a_time = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Become the same test's in another process; its environment tells what is in force."""
+        return ChildPatch, (self._test_folder, self._owner)
 
     def setattr(
         self,
@@ -142,13 +149,12 @@ class ChildPatch:
         __tracebackhide__ = True
         self._records.clear()
         folder, self._folder = self._folder, ""
-        mine = folder and self._owner == os.getpid()
         try:
             self._undo.close()
         finally:
-            told = records.complaints(folder) if mine else ""
-            if mine:
+            if folder and self._writer == os.getpid():
                 shutil.rmtree(folder, ignore_errors=True)
+            told = records.take_complaints(self._test_folder) if self._owner == os.getpid() else ""
         if told:
             raise ChildError(f"patches of child_patch that could not be applied:\n{told}")
 
@@ -195,28 +201,34 @@ class ChildPatch:
 
     def _apply(self, record: Record, loaded: Loaded) -> None:
         """Apply a patch here, then let children know of it."""
-        if not self._folder:
-            self._begin()
-        folder = self._folder
+        me = os.getpid()
+        if self._writer != me:
+            self._one_at_a_time = threading.Lock()  # a thread of the parent's may have held it
+        with self._one_at_a_time:  # threads of a test may patch, too
+            if not self._folder or self._writer != me:
+                self._begin()
+                self._writer = me
+            folder = self._folder
 
-        def failed(text: str) -> None:
-            if os.getpid() != self._owner:  # here the test has the error itself
-                records.complain(folder, text)
+            def failed(text: str) -> None:
+                if os.getpid() != me:  # whoever patches has the error itself
+                    records.complain(folder, text)
 
-        self._undo.callback(apply(record, loaded, failed, self._places))
-        self._records.append(record)
-        records.write(self._folder, self._records)
-        inherited.applied[self._folder] = len(self._records)
+            self._undo.callback(apply(record, loaded, failed, self._places))
+            self._records.append(record)
+            records.write(folder, self._records)
+            inherited.applied[folder] = len(self._records)
 
     def _begin(self) -> None:
         """Let the processes that are started from now on find the patches."""
-        outer = environment.value(environment.PATCHES)
-        self._folder = self._make_folder()
-        with contextlib.suppress(FileNotFoundError):
-            # those of the test that has started this process hold in its children, too
-            self._records = records.read(outer) if outer else []
-        records.write(self._folder, self._records)
-        folder, server = self._folder, standard_library.forkserver_pid()
+        if not self._folder:
+            outer = environment.value(environment.PATCHES)
+            with contextlib.suppress(FileNotFoundError):
+                # those of the test that has started this process hold in its children, too
+                self._records = records.read(outer) if outer else []
+        folder, server = records.make_folder(self._test_folder), standard_library.forkserver_pid()
+        records.write(folder, self._records)
+        self._folder = folder
         inherited.applied[folder] = len(self._records)
         self._undo.callback(inherited.applied.pop, folder, None)
         # one that was started meanwhile has the environment of the patches

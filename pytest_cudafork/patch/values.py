@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.errors import ChildError
 
 

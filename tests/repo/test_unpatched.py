@@ -9,7 +9,7 @@ import pytest
 from pytest_cudafork.compat.unpatched import OFFERED
 from tests.repo.sources import Module, folder_of, modules
 
-BESIDE_A_TEST = ("process", "isolate", "call", "observe", "check")
+BESIDE_A_TEST = ("process", "isolate", "call", "observe", "check", "patch")
 ALL = [module for module in modules() if folder_of(module).partition("/")[0] in BESIDE_A_TEST]
 
 

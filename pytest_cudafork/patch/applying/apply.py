@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pickle
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import contextlib, os, pickle
 from pytest_cudafork.observe.base.after_import import Required, after_import
+from pytest_cudafork.observe.handed_on import STARTUP
 from pytest_cudafork.patch.applying.records import ENVIRONMENT, Record
 from pytest_cudafork.settings import environment
 
@@ -193,20 +192,44 @@ class Place:
 class _Attribute(Place):
     @property
     def content(self) -> Any:
-        # of a class what stands in it, not what it gives for it (staticmethod and the like)
-        if isinstance(self.owner, type):
+        # What stands in it, not what it gives for it: a static method, what its class has, what a
+        # module makes when it is asked. Else the undo would leave that behind.
+        if _is_written_to_its_own(self.owner, self.name):
             return vars(self.owner).get(self.name, _NOTHING)
         return getattr(self.owner, self.name, _NOTHING)
 
     def put(self, content: Any) -> None:
         if content is not _NOTHING:
             setattr(self.owner, self.name, content)
-        elif hasattr(self.owner, self.name):
+        elif self.content is not _NOTHING:
             delattr(self.owner, self.name)
 
     def check(self, record: Record) -> None:
         if record.raising:
             _own(record, self.owner, self.name)
+        inherited = self.new is _NOTHING and self.content is _NOTHING
+        if inherited and hasattr(self.owner, self.name):
+            raise AttributeError(
+                f"{record}: {_named(self.owner)} does not hold {self.name!r} itself, so that it "
+                "cannot be removed there: name what holds it, as its class or a base of that"
+            )
+
+
+_PLAIN: Any = [(one.__setattr__, one.__delattr__) for one in (object, ModuleType)]
+"""How attributes are set and removed where nobody has thought of something else."""
+
+
+def _is_written_to_its_own(owner: Any, name: str) -> bool:
+    """Whether an attribute that is set goes to what ``vars`` shows of its owner."""
+    kind: Any = type(owner)
+    if isinstance(owner, type):
+        return True
+    if (kind.__setattr__, kind.__delattr__) not in _PLAIN:
+        return False
+    if not isinstance(getattr(owner, "__dict__", None), dict):
+        return False
+    held = next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)
+    return not hasattr(type(held), "__set__")
 
 
 class _Item(Place):
@@ -236,4 +259,6 @@ def _set_variable(record: Record) -> Undo:
         environment.unset_variable(undo, name)
     elif record.raising:
         raise KeyError(f"{record}: there is no such variable")
+    if name == environment.PYTHON_PATH:  # the way of all patches to the children, too
+        environment.prepend_path(undo, name, STARTUP)
     return undo.close

@@ -7,18 +7,17 @@ do, when they are told what to do.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from typing import Any
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.handed_on import ROOT, STARTUP
 from pytest_cudafork.patch.applying import records
 from pytest_cudafork.patch.applying.apply import apply
 from pytest_cudafork.settings import environment
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _EXIT = 1
 
 # What has been applied to a process is a fact of the process: so many patches of each folder.
@@ -89,9 +88,8 @@ def _apply_all(folder: str, *, variables: bool) -> None:
 def tell_children(undo: contextlib.ExitStack, folder: str) -> None:
     """Let the processes that this one starts by exec find the patches, until ``undo`` is closed."""
     environment.set_variable(undo, environment.PATCHES, folder)
-    environment.set_variable(undo, environment.ROOT, os.path.dirname(_PACKAGE))
-    startup = os.path.join(_PACKAGE, "_startup")
-    environment.prepend_path(undo, environment.PYTHON_PATH, startup)
+    environment.set_variable(undo, environment.ROOT, ROOT)
+    environment.prepend_path(undo, environment.PYTHON_PATH, STARTUP)
 
 
 def tell_multiprocessing(folder: str) -> contextlib.ExitStack:

@@ -1,11 +1,12 @@
 """A patch as it travels: what is patched, by names, and with what, pickled; and the file of them.
 
-The file lies in a folder of its own, which the environment names. A process that cannot apply a
-patch says so in another file there.
+The file lies in a folder of its own, which the environment names: each process that patches has
+one, in the folder of the test. A process that cannot apply a patch says so in a file beside these.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,6 +50,16 @@ class Record:
         return f"child_patch.{self.kind}({target!r}{key})"
 
 
+def make_folder(test_folder: str) -> str:
+    """Make a folder for the patches of this process, in that of the test."""
+    for number in itertools.count():
+        folder = os.path.join(test_folder, f"{os.getpid()}-{number}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+            return folder
+    raise AssertionError
+
+
 def write(folder: str, records: list[Record]) -> None:
     """Write all patches; a process that reads meanwhile finds these or those before."""
     path = os.path.join(folder, _PATCHES)
@@ -70,10 +81,12 @@ def read(folder: str) -> list[Record]:
 
 
 def complain(folder: str, text: str) -> None:
-    """Let the test know of a patch that this process cannot apply."""
+    """Let the test know of a patch of this folder that this process cannot apply."""
     with contextlib.suppress(OSError):  # it is over: nobody asks any more
         fd = os.open(
-            os.path.join(folder, _COMPLAINTS), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+            os.path.join(os.path.dirname(folder), _COMPLAINTS),
+            os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+            0o600,
         )
         try:
             os.write(fd, f"process {os.getpid()}: {text}\n".encode("utf-8", "replace"))
@@ -81,10 +94,13 @@ def complain(folder: str, text: str) -> None:
             os.close(fd)
 
 
-def complaints(folder: str) -> str:
-    """Return what processes have complained of, a line each."""
+def take_complaints(test_folder: str) -> str:
+    """Return what processes have complained of since this was asked, a line each."""
+    path = os.path.join(test_folder, _COMPLAINTS)
     try:
-        with io.open(os.path.join(folder, _COMPLAINTS), encoding="utf-8") as file:
-            return file.read().strip()
+        with io.open(path, encoding="utf-8") as file:
+            text = file.read().strip()
     except FileNotFoundError:
         return ""
+    os.unlink(path)
+    return text

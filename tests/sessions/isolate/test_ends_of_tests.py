@@ -9,6 +9,7 @@ import pytest
 from tests.support import leaps
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Sessions
+from tests.support.sessions import outcomes, run_session
 
 EXIT = """
 _supervision.EXIT_SECONDS = 60.0  # far less than a leap
@@ -89,3 +90,33 @@ def test_output_is_shown_and_time_counts_to_the_very_end(tmp_path: Path, method:
         f"ERROR test_it.py::test_hangs_at_exit - ChildTimeout: time limit of {leaps.LIMIT} s "
         "exceeded after the test was over" in text
     ), text
+
+
+def test_a_pool_that_nobody_has_shut_down_ends_with_its_process(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import concurrent.futures
+        import multiprocessing
+        import pytest
+
+        KEPT = []
+
+        def leave_one(method):
+            context = multiprocessing.get_context(method)
+            KEPT.append(concurrent.futures.ProcessPoolExecutor(1, context))
+            assert KEPT[-1].submit(abs, -1).result(200) == 1
+
+        methods = [pytest.param(one, marks=pytest.mark.cuda_isolated(method=one))
+                   for one in {list(METHODS)!r}]
+
+        @pytest.mark.parametrize("method", methods)
+        def test_one(method): leave_one("fork")
+
+        def test_call(run_forked): run_forked(leave_one, "spawn")
+        """
+    )
+    result = run_session(pytester, "-v", "--cuda-fork-isolate-timeout=100")
+    assert set(outcomes(result).values()) == {"PASSED"}
+    assert len(outcomes(result)) == len(METHODS) + 1

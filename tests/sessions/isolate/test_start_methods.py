@@ -130,3 +130,35 @@ def test_what_ran_otherwise_counts_as_an_intent_that_was_missed(pytester: pytest
     result.assert_outcomes(passed=3, failed=1)
     told = failure(result, "test_engine_of_its_own_mind[fork]")
     assert "wanted fork and ran spawn: it is marked start_methods('fork'), and ran spawn: " in told
+
+
+def test_the_fork_server_of_the_pytest_process_is_not_that_of_a_fork(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import multiprocessing
+        import pytest
+
+        def use():
+            process = multiprocessing.get_context("forkserver").Process(target=print)
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+
+        def test_here(): use()
+
+        @pytest.mark.cuda_isolated(method="fork")
+        def test_in_a_fork(): use()
+
+        @pytest.mark.cuda_isolated(method="fork", fixtures="inherit")
+        def test_a_body_in_a_fork(): use()
+
+        def test_a_call_in_a_fork(run_forked): run_forked(use)
+
+        def test_here_again(): use()
+        """
+    )
+    result = run_session(pytester, "-v")
+    assert set(outcomes(result).values()) == {"PASSED"}
+    assert len(outcomes(result)) == 5

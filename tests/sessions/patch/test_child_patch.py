@@ -86,6 +86,36 @@ def test_inherited_by_spawn(patched, child_patch):
     child_patch.setattr("patched_work.answer", lambda: "again")  # beside what was inherited
     assert look()[:2] == ("again", "fake step") and program() == "again"
 
+@pytest.fixture
+def given(patched, child_patch): return child_patch
+
+def isolated_by(*pairs):
+    return pytest.mark.parametrize("method", [
+        pytest.param(method, marks=pytest.mark.isolated(method=name, fixtures="inherit"), id=name)
+        for name, method in pairs
+    ])
+
+@isolated_by(("fork", "spawn"), ("forkserver", "forkserver"), ("spawn", "forkserver"))
+def test_a_body_that_patches_what_it_was_given(given, method):
+    given.setattr("patched_work.answer", lambda: "again")
+    expected = (("again", *FAKE[0][1:]), "again")
+    assert both() == expected and by_multiprocessing(method) == expected
+
+@isolated_by(*zip(METHODS, METHODS))
+def test_a_body_whose_children_cannot_be_patched(child_patch, method):
+    sys.modules.pop("patched_work", None)
+    child_patch.setattr("patched_work.nothing", 1)
+    code = "try: import patched_work\\nexcept Exception: print('swallowed')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "swallowed\\n"
+
+def test_what_a_child_patches_is_its_own(given, run_forked):
+    def child():
+        given.setattr("patched_work.answer", lambda: "again")
+        return look()[0], program()
+    assert run_forked(child) == ("again", "again")
+    assert both() == FAKE
+
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_after(method):
     sys.modules.pop("patched_work", None)
@@ -101,6 +131,20 @@ def test_modules_that_a_child_executes_again(patched):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "fake\\nfake fake step ['a', 'b']\\n", done.stderr
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_python_path_of_the_test(patched, child_patch, tmp_path, monkeypatch, method):
+    here = os.path.dirname(os.path.abspath(__file__))
+    child_patch.setenv("PYTHONPATH", f"{tmp_path}:{here}")
+    assert both() == FAKE and by_multiprocessing(method) == FAKE
+    child_patch.delenv("PYTHONPATH")
+    assert both() == FAKE and by_multiprocessing(method) == FAKE
+
+def test_what_the_patches_themselves_need(child_patch):
+    child_patch.setattr("pickle.loads", lambda data: "nothing")
+    child_patch.setattr("os.fsdecode", lambda data: "nothing")
+    child_patch.setattr("patched_work.answer", fake)
+    assert program() == "fake"
 
 def test_names_that_a_child_does_not_know(child_patch):
     sys.modules.pop("patched_work", None)
@@ -123,13 +167,15 @@ def test_patches_hold_in_every_child_and_in_no_other_test(pytester: pytest.Pytes
     result = run_session(pytester, "-v")
     assert_no_crash(result)
     found = outcomes(result)
+    cannot = "test_a_body_whose_children_cannot_be_patched"
     told = {
+        **{f"{cannot}[{method}]": "PASSED ERROR" for method in ("fork", "forkserver", "spawn")},
         "test_names_that_a_child_does_not_know": "PASSED ERROR",
         "test_an_interpreter_that_cannot_be_patched": "PASSED ERROR",
     }
     assert {name: one for name, one in found.items() if one != "PASSED"} == told
-    assert len(found) == 3 + 3 + 2 + 9
-    for name, words in zip(told, ("patched_work", "json"), strict=True):
+    assert len(found) == 3 + 3 + 2 + 9 + 4 + 3 + 3 + 1
+    for name, words in zip(told, (*["patched_work"] * 4, "json"), strict=True):
         assert f"child_patch.setattr('{words}." in failure(result, name)
     assert not list(pytester.path.glob("**/child_patch*"))
 

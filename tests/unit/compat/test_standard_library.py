@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _ctypes
 import atexit
+import concurrent.futures
 import importlib.metadata
 import importlib.util
 import multiprocessing
@@ -96,6 +97,45 @@ def test_a_child_does_not_take_over_children_and_finalizers() -> None:
         )
 
     assert in_a_fork(job)
+
+
+def test_pools_are_ended_where_they_are_this_process_s() -> None:
+    def job() -> bool:
+        standard_library.clear_exit_functions()
+        theirs = pool.submit(abs, -1)  # nobody is there to do it
+        standard_library.forget_multiprocessing_children()
+        mine = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+        assert mine.submit(abs, -2).result(200) == 2
+        standard_library.end_process_pools()
+        standard_library.run_exit_functions()
+        return not theirs.done() and not multiprocessing.active_children()
+
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        assert pool.submit(abs, -3).result(200) == 3
+        assert in_a_fork(job)
+        assert pool.submit(abs, -4).result(200) == 4
+
+
+def test_a_child_starts_a_fork_server_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    server: Any = multiprocessing.forkserver.ForkServer()
+    monkeypatch.setattr(multiprocessing.forkserver, "_forkserver", server)
+    server.set_forkserver_preload(["json"])
+    server.ensure_running()
+    pid, fd = server._forkserver_pid, server._forkserver_alive_fd
+
+    def job() -> bool:
+        standard_library.forget_multiprocessing_children()
+        closed = not os.path.exists(f"/proc/self/fd/{fd}")
+        server.ensure_running()
+        mine = standard_library.forkserver_pid()
+        standard_library.end_forkserver_unless(None)
+        return closed and mine not in (None, pid) and server._preload_modules == ["json"]
+
+    with server._lock:  # as by another thread
+        assert in_a_fork(job)
+    assert standard_library.forkserver_pid() == pid
+    os.kill(pid, 0)
+    standard_library.end_forkserver_unless(None)
 
 
 def test_multiprocessing_that_was_not_imported_has_nothing_to_forget(
@@ -196,6 +236,10 @@ def test_another_interpreter_waits_for_no_import(monkeypatch: pytest.MonkeyPatch
 def test_what_is_sent_with_the_preparation_is_unknown_to_multiprocessing_and_undone() -> None:
     spawn: Any = types.SimpleNamespace(get_preparation_data=lambda name: {"name": name})
     undo = standard_library.send_with_preparation(spawn, "of_ours", 3)
+    assert spawn.get_preparation_data("it") == {"of_ours": 3, "name": "it"}
+    undo_later = standard_library.send_with_preparation(spawn, "of_ours", 4)
+    assert list(spawn.get_preparation_data("it").items()) == [("of_ours", 4), ("name", "it")]
+    undo_later()
     assert spawn.get_preparation_data("it") == {"of_ours": 3, "name": "it"}
     undo()
     assert spawn.get_preparation_data("it") == {"name": "it"}

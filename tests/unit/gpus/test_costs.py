@@ -211,6 +211,24 @@ def test_tests_get_what_they_used_and_start_in_a_good_order(pytester: pytest.Pyt
     assert wishes["test_plain"] is None
 
 
+@pytest.mark.parametrize(
+    ("used", "alone"), [(70, False), (72, True), (79, True), (79.5, True), (90, True)]
+)
+def test_a_test_that_fills_a_gpu_has_it_to_itself(
+    pytester: pytest.Pytester, used: float, alone: bool
+) -> None:
+    lines = "def test_a(): pass\n@__import__('pytest').mark.gpus(2)\ndef test_b(): pass"
+    items = pytester.getitems(lines)
+    items[0].config.stash[SESSION] = CudaForkSession(Settings())
+    costs = {item.nodeid: Cost(1, 2, int(used * GIB)) for item in items}
+    Packing(costs, two_gpus()).pytest_collection_modifyitems(items)
+    for item in items:
+        wish = marks_of(item).gpus
+        assert wish is not None
+        assert wish.n == 2
+        assert (wish.memory is None) == alone
+
+
 def test_what_can_never_run_here_is_told_at_once_and_with_workers_orders_are_tried(
     pytester: pytest.Pytester,
 ) -> None:

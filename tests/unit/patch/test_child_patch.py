@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.errors import ChildError
+from pytest_cudafork.observe.handed_on import STARTUP
 from pytest_cudafork.patch.applying import records
 from pytest_cudafork.patch.child_patch import ChildPatch
 from pytest_cudafork.settings import environment
@@ -19,20 +22,24 @@ from pytest_cudafork.settings import environment
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the patches go."""
+    """The folder of the test."""
     monkeypatch.delenv(environment.PATCHES, raising=False)
-    return tmp_path / "of the test"
+    made = tmp_path / "of the test"
+    made.mkdir()
+    return made
 
 
 @pytest.fixture
-def patch(folder: Path) -> ChildPatch:
+def patch(folder: Path) -> Iterator[ChildPatch]:
     """The object."""
+    patch = ChildPatch(str(folder))
+    yield patch
+    patch.undo()
 
-    def make() -> str:
-        folder.mkdir()
-        return str(folder)
 
-    return ChildPatch(make)
+def found() -> str:
+    """Return the folder that children would find."""
+    return os.environ[environment.PATCHES]
 
 
 @pytest.fixture
@@ -62,8 +69,8 @@ def test_it_patches_this_process_tells_children_and_undoes_it(
     assert not hasattr(work.Engine, "static")
     assert os.environ["PATCHED_VAR"] == "new:old"
     assert "PATCHED_GONE" not in os.environ
-    assert os.environ[environment.PATCHES] == str(folder)
-    kinds = [one.kind for one in records.read(str(folder))]
+    assert os.path.dirname(found()) == str(folder)
+    kinds = [one.kind for one in records.read(found())]
     assert kinds == [
         *["setattr"] * 3,
         "setitem",
@@ -80,7 +87,7 @@ def test_it_patches_this_process_tells_children_and_undoes_it(
     assert work.Engine.static() == "real static"
     assert not hasattr(work, "new")
     assert dict(os.environ) == before
-    assert not folder.exists()
+    assert not list(folder.iterdir())
 
 
 def test_a_variable_may_hold_any_bytes(patch: ChildPatch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +96,62 @@ def test_a_variable_may_hold_any_bytes(patch: ChildPatch, monkeypatch: pytest.Mo
     assert os.environb[b"PATCHED_VAR"] == b"\xff"
     patch.undo()
     assert "PATCHED_VAR" not in os.environ
+
+
+@pytest.mark.parametrize("former", [None, "/of/the/user"])
+def test_python_s_path_keeps_the_way_of_patches_to_children(
+    patch: ChildPatch, work: Any, monkeypatch: pytest.MonkeyPatch, former: str | None
+) -> None:
+    if former is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", former)
+    patch.setenv("PYTHONPATH", "/of/the/test")
+    assert os.environ["PYTHONPATH"] == f"{STARTUP}{os.pathsep}/of/the/test"
+    patch.setenv("PYTHONPATH", "/first", prepend=os.pathsep)
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == ["/first", STARTUP, "/of/the/test"]
+    patch.delenv("PYTHONPATH")
+    assert os.environ["PYTHONPATH"] == STARTUP
+    patch.undo()
+    assert os.environ.get("PYTHONPATH") == former
+
+
+def test_threads_may_patch_at_the_same_time(patch: ChildPatch, work: Any) -> None:
+    threads = 8
+    at_once = threading.Barrier(threads)
+    told: list[Exception] = []
+
+    def add(number: int) -> None:
+        at_once.wait()
+        try:
+            for one in range(10):
+                patch.setattr(work, f"new_{number}_{one}", number, raising=False)
+        except Exception as error:
+            told.append(error)
+
+    started = [threading.Thread(target=add, args=(number,)) for number in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    assert not told
+    assert len(records.read(found())) == threads * 10
+    patch.undo()
+    assert not [name for name in vars(work) if name.startswith("new_")]
+
+
+def test_a_complaint_is_told_whatever_the_test_has_replaced(
+    patch: ChildPatch, work: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch.setattr(f"{work.__name__}.answer", len)
+    records.complain(found(), "it has no such attribute")
+    with monkeypatch.context() as replaced:
+        replaced.setattr("os.getpid", lambda: 1)
+        replaced.setattr("shutil.rmtree", lambda *args, **kwargs: None)
+        replaced.setattr("pickle.loads", lambda data: None)
+        with pytest.raises(ChildError, match="no such attribute"):
+            patch.undo()
+    assert not list(folder.iterdir())
 
 
 def test_what_is_not_imported_is_patched_when_it_is(patch: ChildPatch, package: str) -> None:
@@ -171,11 +234,11 @@ def test_what_cannot_travel_is_refused_by_its_name(patch: ChildPatch, work: Any,
 
 def test_a_complaint_of_a_child_fails_the_undo(patch: ChildPatch, work: Any, folder: Path) -> None:
     patch.setattr(f"{work.__name__}.answer", len)
-    records.complain(str(folder), "it has no such attribute")
+    records.complain(found(), "it has no such attribute")
     with pytest.raises(ChildError, match=r"could not be applied:\nprocess .*no such attribute"):
         patch.undo()
     assert work.answer() == "real"
-    assert not folder.exists()
+    assert not list(folder.iterdir())
 
 
 def test_a_forked_child_that_cannot_apply_one_lets_the_test_know(
@@ -201,6 +264,64 @@ def test_patches_of_the_process_that_started_this_one_hold_on(
     records.write(str(tmp_path), [outer])
     monkeypatch.setenv(environment.PATCHES, str(tmp_path))
     patch.setattr(f"{work.__name__}.answer", len)
-    assert records.read(str(folder))[0] == outer
+    assert records.read(found())[0] == outer
     patch.undo()
     assert os.environ[environment.PATCHES] == str(tmp_path)
+
+
+def in_a_fork(work: Callable[[], Any]) -> str:
+    """Run this in a forked child and return what it returned, in words."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            told = repr(work())
+        except BaseException as error:
+            told = repr(error)
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        told = pipe.read()
+    os.waitpid(pid, 0)
+    return told
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["patched before", "not before"])
+@pytest.mark.parametrize("way", ["forked", "copied"])
+def test_what_a_child_patches_is_found_by_its_children_alone(
+    patch: ChildPatch, work: Any, way: str, before: bool
+) -> None:
+    if before:
+        patch.setattr(f"{work.__name__}.answer", len)
+    outside = os.environ.get(environment.PATCHES)
+
+    def child() -> tuple[list[str], Any]:
+        mine = pickle.loads(pickle.dumps(patch)) if way == "copied" else patch
+        mine.setattr(work, "new", 5, raising=False)
+        inside = [one.path for one in records.read(found())]
+        mine.undo()
+        return inside, os.environ.get(environment.PATCHES) == (outside if way == "copied" else None)
+
+    assert in_a_fork(child) == repr((["answer", "new"] if before else ["new"], True))
+    assert os.environ.get(environment.PATCHES) == outside
+    if outside:
+        assert [one.path for one in records.read(outside)] == ["answer"]
+    patch.undo()
+
+
+def test_what_the_children_of_a_child_cannot_apply_fails_the_test(
+    patch: ChildPatch, work: Any, package: str
+) -> None:
+    def child() -> str:
+        with pytest.raises(AttributeError):
+            patch.setattr(work, "nothing", 1)  # told to whoever patches, and to nobody else
+        patch.setattr(f"{package}.later.nothing", 1)
+        return in_a_fork(lambda: importlib.import_module(f"{package}.later"))
+
+    Path(work.__file__).with_name("later.py").touch()
+    assert "has no attribute" in in_a_fork(child)
+    with pytest.raises(ChildError) as caught:
+        patch.undo()
+    assert str(caught.value).count("has no attribute") == 1
+    assert "later.nothing" in str(caught.value)

@@ -176,6 +176,91 @@ def test_what_need_not_be_there_is_set_and_taken_away_again(package: str) -> Non
     assert work.CONFIG == {"a": 1}
 
 
+HOLDERS = """
+import types
+
+def __getattr__(name):
+    if name == "made":
+        return "made on demand"
+    raise AttributeError(name)
+
+class Base:
+    inherited = "of the class"
+
+class Engine(Base):
+    pass
+
+class Elsewhere:
+    "Keeps what is set where vars() does not show it, as modules of torch do."
+
+    def __init__(self):
+        vars(self)["kept"] = {"weight": "real"}
+
+    def __getattr__(self, name):
+        try:
+            return vars(self)["kept"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name, value):
+        self.kept[name] = value
+
+    def __delattr__(self, name):
+        del self.kept[name]
+
+class Slots:
+    __slots__ = ("slot",)
+
+class Computed:
+    settings = property(lambda self: vars(self)["_settings"],
+                        lambda self, new: vars(self).update(_settings=new))
+
+engine, elsewhere, slots, computed = Engine(), Elsewhere(), Slots(), Computed()
+slots.slot = computed.settings = "real"
+this = types.SimpleNamespace(own="real")
+"""
+
+
+@pytest.fixture
+def holders(package: str, tmp_path: Any) -> Any:
+    """A module whose objects have what they have in many ways."""
+    (tmp_path / package / "holders.py").write_text(HOLDERS)
+    return importlib.import_module(f"{package}.holders")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("made", "Engine.inherited", "engine.inherited", "this.own"),
+        *("elsewhere.weight", "slots.slot", "computed.settings"),
+    ],
+)
+def test_the_undo_leaves_nothing_in_an_object_that_it_did_not_hold(holders: Any, path: str) -> None:
+    def look() -> list[Any]:
+        owned = [
+            dict(vars(one))
+            for one in (holders, holders.Engine, holders.engine, holders.this, holders.computed)
+        ]
+        return [*owned, dict(holders.elsewhere.kept), holders.slots.slot]
+
+    owner, _, name = path.rpartition(".")
+    before = look()
+    undo = apply(Record("setattr", holders.__name__, path, value=pickle.dumps("patched")))
+    assert getattr(getattr(holders, owner) if owner else holders, name) == "patched"
+    undo()
+    assert look() == before
+
+
+@pytest.mark.parametrize("path", ["made", "Engine.inherited", "engine.inherited"])
+@pytest.mark.parametrize("raising", [True, False])
+def test_what_an_object_does_not_hold_itself_cannot_be_removed_from_it(
+    holders: Any, path: str, raising: bool
+) -> None:
+    with pytest.raises(AttributeError, match=r"child_patch.delattr\(.*does not hold .* itself"):
+        apply(Record("delattr", holders.__name__, path, raising=raising))
+    assert (holders.made, holders.engine.inherited) == ("made on demand", "of the class")
+
+
 def test_variables_are_set_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATCHED_BEFORE", "old")
     monkeypatch.delenv("PATCHED_NEW", raising=False)

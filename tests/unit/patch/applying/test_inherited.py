@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.patch.applying import inherited, records
 from pytest_cudafork.patch.applying.records import Record
 from pytest_cudafork.settings import environment
@@ -110,11 +111,11 @@ def test_an_interpreter_that_cannot_be_patched_is_ended(
     def leave(status: int) -> None:
         raise LeftError(status)
 
-    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(unpatched.os, "_exit", leave)
     monkeypatch.setitem(sys.modules, "patched_already", ModuleType("patched_already"))
     records.write(folder, [Record("setattr", "patched_already", "nothing", value=b"N.")])
     os.environ[environment.PATCHES] = folder
     with pytest.raises(LeftError, match="1"):
         inherited.begin()
     assert "has no attribute 'nothing'" in capsys.readouterr().err
-    assert "has no attribute 'nothing'" in records.complaints(folder)
+    assert "has no attribute 'nothing'" in records.take_complaints(os.path.dirname(folder))

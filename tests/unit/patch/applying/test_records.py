@@ -28,14 +28,18 @@ def test_a_folder_that_is_gone_has_none(tmp_path: Path) -> None:
         records.read(str(tmp_path / "gone"))
 
 
-def test_complaints_are_gathered(tmp_path: Path) -> None:
-    assert records.complaints(str(tmp_path)) == ""
-    records.complain(str(tmp_path), "first")
-    records.complain(str(tmp_path), "second")
-    first, second = records.complaints(str(tmp_path)).splitlines()
+def test_complaints_of_all_folders_of_a_test_are_gathered_and_told_once(tmp_path: Path) -> None:
+    test = str(tmp_path)
+    assert records.take_complaints(test) == ""
+    folders = [records.make_folder(test), records.make_folder(test)]
+    assert len(set(folders)) == 2
+    for folder, text in zip(folders, ("first", "second"), strict=True):
+        records.complain(folder, text)
+    first, second = records.take_complaints(test).splitlines()
     assert first.endswith(": first")
     assert second.endswith(": second")
-    records.complain(str(tmp_path / "gone"), "nobody asks")
+    assert records.take_complaints(test) == ""
+    records.complain(str(tmp_path / "gone" / "too"), "nobody asks")
 
 
 def test_messages_say_the_call() -> None:
