@@ -114,8 +114,9 @@ def test_patches_of_children_lie_in_a_folder_of_the_session_and_end_with_the_tes
     fixture: Iterator[Any] = behind(fixtures.child_patch)(request)
     next(fixture).setenv("OF_CHILD_PATCH", "patched")
     folder = Path(os.environ[environment.PATCHES])
-    assert folder.parent == tmp_path_factory.getbasetemp()
+    of_the_test = folder.parent
+    assert of_the_test.parent == tmp_path_factory.getbasetemp()
     assert os.environ["OF_CHILD_PATCH"] == "patched"
     assert next(fixture, "over") == "over"
     assert os.environ["OF_CHILD_PATCH"] == "before"
-    assert not folder.exists()
+    assert not of_the_test.exists()
