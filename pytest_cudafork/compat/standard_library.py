@@ -211,7 +211,9 @@ def send_with_preparation(spawn: Any, name: str, bearer: object) -> Callable[[],
     former = spawn.get_preparation_data
 
     def get_preparation_data(process: str) -> dict[str, Any]:
-        return {name: bearer, **former(process)} | {name: bearer}
+        # before all else, and not what a former call sends by this name
+        found: dict[str, Any] = {name: bearer} | former(process) | {name: bearer}
+        return found
 
     def undo() -> None:
         if spawn.get_preparation_data is get_preparation_data:

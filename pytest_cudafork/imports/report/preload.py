@@ -75,10 +75,7 @@ def _shared(safe: Iterable[ImportRecord]) -> Iterator[Line]:
                 names = ", ".join(sorted(set(record.traces.native_threads)))
                 threads.setdefault(names, []).append(record.module)
     for target, modules in descriptors.items():
-        yield Line(
-            f"heed: forks share an open descriptor ({target}): {named(modules)}",
-            "warn",
-        )
+        yield Line(f"heed: forks share an open descriptor ({target}): {named(modules)}", "warn")
     for names, modules in threads.items():
         yield Line(f"heed: forks lack threads of C code ({names}): {named(modules)}", "warn")
 

@@ -29,7 +29,7 @@ def reason(error: Exception, value: object) -> str:
     """
     path, passed = "", [value]
     for _ in range(_DEEPEST):
-        inner = next(_broken(passed), None)
+        inner = _broken(passed)
         if inner is None:
             break
         step, part, error = inner
@@ -39,18 +39,20 @@ def reason(error: Exception, value: object) -> str:
     return f"{said} (found at {path.strip()})" if path else said
 
 
-def _broken(passed: Sequence[object]) -> Iterator[tuple[str, object, Exception]]:
-    """Yield the parts of the last of these that do not pickle, with their errors; none of these."""
+def _broken(passed: Sequence[object]) -> tuple[str, object, Exception] | None:
+    """Return the first part of the last of these that does not pickle, with its error."""
     try:
-        for step, part in islice(_parts(passed[-1]), _MOST):
-            if any(part is one for one in passed):
-                continue
-            try:
-                cloudpickle.dumps(part)
-            except Exception as error:  # pickling runs the part's own code
-                yield step, part, error
+        parts = list(islice(_parts(passed[-1]), _MOST))
     except Exception:  # a container's own code: what is within it is not known
-        return
+        return None
+    for step, part in parts:
+        if any(part is one for one in passed):
+            continue
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:  # pickling runs the part's own code
+            return step, part, error
+    return None
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:

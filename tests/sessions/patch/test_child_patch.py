@@ -101,13 +101,16 @@ def test_a_body_that_patches_what_it_was_given(given, method):
     expected = (("again", *FAKE[0][1:]), "again")
     assert both() == expected and by_multiprocessing(method) == expected
 
-@isolated_by(*zip(METHODS, METHODS))
-def test_a_body_whose_children_cannot_be_patched(child_patch, method):
+def a_child_does_not_know_the_name(child_patch):
     sys.modules.pop("patched_work", None)
     child_patch.setattr("patched_work.nothing", 1)
     code = "try: import patched_work\\nexcept Exception: print('swallowed')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "swallowed\\n"
+
+@isolated_by(*zip(METHODS, METHODS))
+def test_a_body_whose_children_cannot_be_patched(child_patch, method):
+    a_child_does_not_know_the_name(child_patch)
 
 def test_what_a_child_patches_is_its_own(given, run_forked):
     def child():
@@ -147,11 +150,7 @@ def test_what_the_patches_themselves_need(child_patch):
     assert program() == "fake"
 
 def test_names_that_a_child_does_not_know(child_patch):
-    sys.modules.pop("patched_work", None)
-    child_patch.setattr("patched_work.nothing", 1)
-    code = "try: import patched_work\\nexcept Exception: print('swallowed')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "swallowed\\n"
+    a_child_does_not_know_the_name(child_patch)
 
 def test_an_interpreter_that_cannot_be_patched(child_patch, monkeypatch):
     import json
