@@ -353,6 +353,11 @@ def leave_pool(device: int, pool: Any) -> None:
     torch._C._cuda_endAllocateToPool(device, pool)
 
 
+def empty_host_cache() -> None:
+    """Give pinned memory of the host back that nothing uses; torch built for CUDA alone can."""
+    torch._C._host_emptyCache()
+
+
 def profiler_mark(name: str) -> contextlib.AbstractContextManager[object]:
     """Return a mark for torch's profiler that does not pass the dispatcher, so no mode sees it."""
     mark: contextlib.AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)

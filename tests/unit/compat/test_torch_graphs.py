@@ -60,6 +60,7 @@ USED = {
 }
 OF_CUDA_BUILDS = {
     "_C._has_Standard_Deleter": "telling memory of torch from that of others",
+    "_C._host_emptyCache": "leaving no memory of the host behind with each capture",
     "_C._cuda_endAllocateToPool": "putting the allocator back where a capture failed",
 }
 OF_MODES = ("_should_skip_dynamo", "is_infra_mode", "ignore_compile_internals")
