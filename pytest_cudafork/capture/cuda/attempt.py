@@ -75,8 +75,8 @@ class Attempt:
     def run(self, fn: Callable[[], Any]) -> Captured | Failed:
         """Capture ``fn``. Its exceptions that are no matter of the capture pass."""
         torch.cuda.synchronize()
-        # As torch.cuda.graph does: pools of graphs that are gone keep their memory until then, on the
-        # GPU by the megabyte and pinned memory of the host by 49 KB (torch 2.11).
+        # As torch.cuda.graph does: pools of graphs that are gone keep their memory until then, 2 MiB
+        # of the GPU's and 49 KB of the host's, which is pinned (torch 2.11).
         torch.cuda.empty_cache()
         empty_host_cache()
         watch = _Watch(self._cuda, self._handle)
