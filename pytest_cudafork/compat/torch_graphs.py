@@ -354,8 +354,9 @@ def leave_pool(device: int, pool: Any) -> None:
 
 
 def empty_host_cache() -> None:
-    """Give pinned memory of the host back that nothing uses; torch built for CUDA alone can."""
-    torch._C._host_emptyCache()
+    """Give pinned memory of the host back that nothing uses; a build for the CPU has none."""
+    if (empty := getattr(torch._C, "_host_emptyCache", None)) is not None:
+        empty()
 
 
 def profiler_mark(name: str) -> contextlib.AbstractContextManager[object]:
