@@ -159,7 +159,8 @@ def test_a_field_of_a_message_that_nobody_reads_is_refused(name: str) -> None:
     part = {"type": "text", "text": "hi", name: {"type": "ephemeral"}}
     with pytest.raises(UnsupportedFieldError, match=f"A part of a message has '{name}'"):
         chat(messages=[{"role": "user", "content": [part]}]).conversation()
-    for nothing in (None, "", [], {}):
+    empty: list[Any] = [None, "", [], {}]
+    for nothing in empty:
         several = [{**USER, name: nothing}, {**USER, "content": [{**part, name: nothing}]}]
         assert chat(messages=several).conversation() == [USER, USER]
 

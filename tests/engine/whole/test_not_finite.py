@@ -28,7 +28,7 @@ from tests.engine.support.engine import (
 )
 
 OTHERS = {name: PROMPTS[name] for name in ("alike-5", "own-8", "own-33")}
-SPECULATION = {
+SPECULATION: dict[str, Any] = {
     "none": None,
     "ngram": {"method": "ngram", "num_speculative_tokens": 3},
     "eagle": {"method": "eagle", "num_speculative_tokens": 3},
