@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sample_engine.errors import ConfigError, PromptError
-from sample_engine.tokenizers.settings_file import read_settings, read_text
+from sample_engine.model.settings_file import read_settings, read_text
 
 __all__ = ["ChatTemplate", "read_chat_template"]
 
