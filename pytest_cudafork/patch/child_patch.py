@@ -39,7 +39,8 @@ class ChildPatch:
         self._records: list[Record] = []
         self._places: list[Place] = []
         self._undo = contextlib.ExitStack()
-        self._one_at_a_time = threading.Lock()
+        self._locks = {self._owner: threading.Lock()}
+        """One for each process: a thread that was not forked may hold its parent's for ever."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become the same test's in another process; its environment tells what is in force."""
@@ -202,9 +203,8 @@ class ChildPatch:
     def _apply(self, record: Record, loaded: Loaded) -> None:
         """Apply a patch here, then let children know of it."""
         me = os.getpid()
-        if self._writer != me:
-            self._one_at_a_time = threading.Lock()  # a thread of the parent's may have held it
-        with self._one_at_a_time:  # threads of a test may patch, too
+        lock = self._locks.setdefault(me, threading.Lock())  # the same one for all threads
+        with lock:  # threads of a test may patch, too
             if not self._folder or self._writer != me:
                 self._begin()
                 self._writer = me

@@ -20,6 +20,7 @@ from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker import package_folder
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.forking.short_stack import DueFork, Steps, Turn, perform
+from pytest_cudafork.process.loud_warning import end_loudly
 from pytest_cudafork.process.protocol import frames, sockets
 from pytest_cudafork.settings import environment
 
@@ -215,7 +216,7 @@ def _abandon(pid: int, cookie: bytes) -> None:
     """End a child that nobody will watch, with all that it has started."""
     with contextlib.suppress(OSError):
         os.kill(pid, signal.SIGKILL)
-    leftovers.end({cookie: pid})
+    end_loudly(lambda: leftovers.end({cookie: pid}))
     reap(pid)
 
 

@@ -23,7 +23,7 @@ from pytest_cudafork.compat.unpatched import (
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import exit_status, hang_stacks, launch
 from pytest_cudafork.process.descendants import leftovers, process_state
-from pytest_cudafork.process.loud_warning import loud_warning
+from pytest_cudafork.process.loud_warning import end_loudly, loud_warning
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 
@@ -394,7 +394,7 @@ class ServerProcess:
         """Wait for the process, and end what it has left."""
         if self.is_mine:
             self._wait_for_end(time.monotonic() + CLOSE_SECONDS)
-            leftovers.end(self._ended)
+            end_loudly(lambda: leftovers.end(self._ended))
         self._files.close()
 
     def kill(self) -> int:

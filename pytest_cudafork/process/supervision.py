@@ -22,7 +22,7 @@ from pytest_cudafork.compat.unpatched import (
 from pytest_cudafork.process import exit_status, hang_stacks, launch, native_stacks
 from pytest_cudafork.process.channel import Outbox
 from pytest_cudafork.process.descendants import leftovers, process_state
-from pytest_cudafork.process.loud_warning import warn_of_survivors
+from pytest_cudafork.process.loud_warning import end_loudly
 from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.signals import ChildSignal, Held
 
@@ -405,11 +405,11 @@ class Supervisor:
 
     def _end_descendants(self, *, well: bool) -> None:
         """End what has the child's mark: at once after a bad end, else when it suits."""
-        if well and self._sweeper is not None:
-            self._sweeper.add(self.running.cookie, self.running.pid, self.running.is_over)
-        else:
-            warn_of_survivors(leftovers.end({self.running.cookie: self.running.pid}))
+        cookie, pid, later = self.running.cookie, self.running.pid, self._sweeper
+        if not (well and later) and end_loudly(lambda: leftovers.end({cookie: pid})):
             self.running.is_over()
+        elif later is not None:
+            later.add(cookie, pid, self.running.is_over)
 
     def _ended_well(self) -> bool:
         """Whether a dead child of this process has exited with status 0; it is not reaped here."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +16,10 @@ Prompt = str | Mapping[str, Any]  # {"prompt": "..."} and {"prompt_token_ids": [
 
 
 class PromptParts(NamedTuple):
-    """A prompt as text, as tokens, or as both."""
+    """A prompt as text, as tokens, or as both. What is no token is refused later."""
 
     text: str | None
-    token_ids: list[int] | None
+    token_ids: list[Any] | None
 
 
 class Batch(NamedTuple):
@@ -82,20 +81,10 @@ def _prompt(number: int, given: object) -> PromptParts:
     if tokens is not None:
         if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
             raise TypeError(f"Prompt {number}: prompt_token_ids={tokens!r} is no list of tokens.")
-        return PromptParts(text, list(map(_whole, tokens)))
+        return PromptParts(text, list(tokens))
     if not isinstance(text, str):
         raise TypeError(f"Prompt {number}: prompt={text!r} is no text.")
     return PromptParts(text, None)
-
-
-def _whole(token: Any) -> Any:
-    """A token as a plain number, which those of NumPy and torch are not; what is none stays."""
-    if isinstance(token, (int, float)):
-        return token
-    try:
-        return operator.index(token)
-    except TypeError:
-        return token
 
 
 def _each(sampling_params: object, count: int) -> list[SamplingParams]:

@@ -69,6 +69,11 @@ class SharedFolder:
             self._close_files()
             raise
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it is open, and nobody has removed or moved it."""
+        return self._users >= 0 and janitor.is_the_same(self._users, str(self.path))
+
     @contextlib.contextmanager
     def locked(self, patience: Patience) -> Iterator[None]:
         """Be the only one to change the folder. Raises :class:`StoreError` if it takes too long.

@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sample_engine.kv_transfer.frame import HEADER_BYTES, header_of, why_not_whole
@@ -34,37 +34,30 @@ class SharedMemoryStore(BlockStore):
         super().__init__()
         self.max_bytes = max_bytes
         self.evicted = 0
-        self._folder = SharedFolder(directory, name)
-        try:
-            with self._folder.locked(Patience(_LOCK_SECONDS)):
-                self._write_size(sum(size for _, size, _ in self._found()))
-        except OSError as error:
-            self.close()
-            raise StoreError(f"{self.describe()} cannot be used: {error}") from None
-        except BaseException:
-            self.close()
-            raise
+        self._place = directory, name
+        self._open()
 
     def get(self, keys: Sequence[str], rows: Sequence[memoryview]) -> int:
         """Fetch blocks, up to the first that is not there as a whole."""
         now = time.time_ns()
-        for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
-            # A block is of no use without those before it: it counts as older, and goes first.
-            if not self._read(key, row, now - index):
-                return index
+        with self._told("cannot be read"):
+            self._open_anew_if_gone()
+            for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
+                # A block is of no use without those before it: it counts as older, and goes first.
+                if not self._read(key, row, now - index):
+                    return index
         return len(keys)
 
     def put(self, keys: Sequence[str], rows: Sequence[memoryview]) -> int:
         """Store blocks that are not there. One that is larger than all may be is left out."""
         now = time.time_ns()
         stored, patience = 0, Patience(_LOCK_SECONDS)
-        for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
-            if HEADER_BYTES + len(row) > self.max_bytes or self._is_there(key):
-                continue
-            try:
+        with self._told("takes no block"):
+            self._open_anew_if_gone()
+            for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
+                if HEADER_BYTES + len(row) > self.max_bytes or self._is_there(key):
+                    continue
                 stored += self._write(key, row, now - index, patience)
-            except OSError as error:
-                raise StoreError(f"{self.describe()} takes no block: {error}") from None
         return stored
 
     def close(self) -> None:
@@ -82,6 +75,28 @@ class SharedMemoryStore(BlockStore):
             size = self._size()
         return {**super().metrics(), "evicted_blocks": self.evicted, "store_bytes": size}
 
+    def _open(self) -> None:
+        self._folder = SharedFolder(*self._place)
+        try:
+            with self._told("cannot be used"), self._folder.locked(Patience(_LOCK_SECONDS)):
+                self._write_size(sum(size for _, size, _ in self._found()))
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_anew_if_gone(self) -> None:
+        """Begin anew where somebody has removed the folder, as a clean-up of the machine may."""
+        if not self._folder.is_there:
+            self.close()
+            self._open()
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self.describe()} {what}: {error}") from None
+
     def _is_there(self, key: str) -> bool:
         try:
             os.stat(_BLOCK + key, dir_fd=self._folder.fd)
@@ -90,18 +105,12 @@ class SharedMemoryStore(BlockStore):
         return True
 
     def _read(self, key: str, row: memoryview, used: int) -> bool:
-        # Not blocking: what somebody has put there in its place may be a pipe.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
         try:
-            fd = os.open(_BLOCK + key, flags, dir_fd=self._folder.fd)
+            fd = self._opened(_BLOCK + key, os.O_RDONLY)
         except FileNotFoundError:
             return False
-        except OSError as error:
-            raise StoreError(f"{self.describe()} cannot be read: {error}") from None
         try:
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise StoreError(f"{self.describe()} cannot be read: {_BLOCK}{key} is no file")
             header = bytearray(HEADER_BYTES)
             found = os.readv(fd, [header, row])
             more = status.st_size - HEADER_BYTES
@@ -161,11 +170,21 @@ class SharedMemoryStore(BlockStore):
             raise
         return fd
 
+    def _opened(self, name: str, flags: int) -> int:
+        """Open a file of the folder, and nothing else that somebody has put in its place."""
+        # Not blocking: that may be a pipe.
+        flags |= os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+        fd = os.open(name, flags, 0o600, dir_fd=self._folder.fd)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "it is no file", name)
+        return fd
+
     def _found(self) -> list[tuple[int, int, str]]:
         """When each block was used last, its size, and the name of its file."""
         found = []
         for entry in os.scandir(self._folder.fd):
-            if entry.name.startswith(_BLOCK):
+            if entry.name.startswith(_BLOCK) and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     found.append((status.st_mtime_ns, status.st_size, entry.name))
@@ -190,15 +209,17 @@ class SharedMemoryStore(BlockStore):
 
     def _size(self) -> int:
         """Bytes of all blocks. Off by those of writers that were killed since the last eviction."""
-        fd = os.open(_SIZE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder.fd)
+        try:
+            fd = self._opened(_SIZE, os.O_RDONLY)
+        except FileNotFoundError:  # somebody has removed it
+            return sum(size for _, size, _ in self._found())
         try:
             return int.from_bytes(os.read(fd, 8), "little")
         finally:
             os.close(fd)
 
     def _write_size(self, size: int) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-        fd = os.open(_SIZE, flags, 0o600, dir_fd=self._folder.fd)
+        fd = self._opened(_SIZE, os.O_WRONLY | os.O_CREAT)
         try:
             os.pwrite(fd, size.to_bytes(8, "little"), 0)
         finally:

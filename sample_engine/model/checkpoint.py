@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sample_engine.errors import WeightsError
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.shards import Shard
-from sample_engine.model.weight_files import WeightFiles, opened
+from sample_engine.model.weight_files import WeightFiles, opened, shown
 
 __all__ = [
     "Part",
@@ -204,7 +204,7 @@ def _differences(
     ):
         if names:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            lines.append(f"{words}: {', '.join(names[:4])}{more}.")
+            lines.append(f"{words}: {', '.join(map(shown, names[:4]))}{more}.")
     lines.extend(
         f"{name} has the shape {list(found[name])}, not {list(shape)}."
         for name, shape in expected.items()

@@ -5,7 +5,6 @@ It imports no torch, so that a front end can ask before it starts a core.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from sample_engine.errors import ConfigError
 from sample_engine.model.config import LLAMA_3_8B, LlamaConfig, is_above_zero, is_count
 from sample_engine.model.families import family_of
 from sample_engine.model.rope_settings import read_rope
+from sample_engine.model.settings_file import read_settings
 
 __all__ = ["TINY_FOLDER", "is_shape_alone", "read_config"]
 
@@ -30,7 +30,6 @@ _COUNTS = (
     "num_attention_heads",
     "max_position_embeddings",
 )
-_MOST_BYTES = 1 << 24
 
 
 def is_shape_alone(model: str) -> bool:
@@ -52,30 +51,12 @@ def read_config(model: str) -> LlamaConfig:
             f"model={model!r} is not one of 'tiny', {', '.join(map(repr, _SHAPES))}, and no folder "
             f"with a config.json ({str(path)!r} is not there)."
         )
-    values = _json_of(path)
+    values = read_settings(path)
     generation = path.with_name("generation_config.json")
     if generation.is_file():  # it knows all the tokens that end a text, config.json often one
-        eos = _json_of(generation).get("eos_token_id")
+        eos = read_settings(generation).get("eos_token_id")
         values = values if eos is None else {**values, "eos_token_id": eos}
     return _config_of(values, str(path))
-
-
-def _json_of(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ConfigError(
-                f"{str(path)!r} has more than {_MOST_BYTES} bytes: it is no such file."
-            )
-        values = json.loads(data.decode("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{str(path)!r} cannot be read as JSON: {error}.") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{str(path)!r} holds no JSON object: it cannot describe a model.")
-    return values
 
 
 def _config_of(values: dict[str, Any], path: str) -> LlamaConfig:

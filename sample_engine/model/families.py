@@ -60,8 +60,14 @@ class Family:
         first, wrong = self._first_with_window(values)
         if wrong:
             return (), wrong
+        why_none = "there is no sliding_window"
         if first is None:
             window = None
+            why_none = (
+                f"{self.model_type!r} has no windows"
+                if self.sliding == "never"
+                else "use_sliding_window is not true"
+            )
         if kinds is None:
             kinds = [
                 _LAYERS[window is not None and first is not None and index >= first]
@@ -71,7 +77,7 @@ class Family:
             return (), [f"layer_types has {_LAYERS[0]!r}, but {self.model_type!r} has none"]
         if window is None:
             if _LAYERS[1] in kinds:
-                return (), [f"layer_types has {_LAYERS[1]!r}, but there is no sliding_window"]
+                return (), [f"layer_types has {_LAYERS[1]!r}, but {why_none}"]
             return (), []
         if isinstance(window, bool) or not isinstance(window, int) or window < 1:
             return (), [f"sliding_window={window!r} must be a whole number of at least 1, or null"]

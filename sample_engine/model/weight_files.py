@@ -15,10 +15,16 @@ from torch import Tensor
 
 from sample_engine.errors import WeightsError
 
-__all__ = ["Found", "WeightFiles", "opened"]
+__all__ = ["Found", "WeightFiles", "opened", "shown"]
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _MOST_INDEX_BYTES = 1 << 26
+
+
+def shown(text: str, most: int = 100) -> str:
+    """A tensor's name for a message, or what names one: a file may call it anything."""
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 class Found(NamedTuple):
@@ -40,8 +46,8 @@ class WeightFiles:
             for name in file.keys():  # noqa: SIM118  # not a dict
                 if name in self.found:
                     raise WeightsError(
-                        f"{name} is in {str(self.found[name].path)!r} and in {str(each)!r}: which "
-                        "of them counts cannot be told."
+                        f"{shown(name)} is in {str(self.found[name].path)!r} and in "
+                        f"{str(each)!r}: which of them counts cannot be told."
                     )
                 part = file.get_slice(name)
                 self.found[name] = Found(each, tuple(part.get_shape()), str(part.get_dtype()))
@@ -54,8 +60,8 @@ class WeightFiles:
     def wrong_dtypes(self, names: Iterator[str] | list[str]) -> list[str]:
         """Which of these are of a type that is not read, a line each."""
         return [
-            f"{name} is of {self.found[name].dtype}: quantized weights are not read. "
-            "Save them as bfloat16, float16 or float32."
+            f"{name} is of {self.found[name].dtype}: quantized weights are not read, and others "
+            "only as bfloat16, float16 or float32. Save it as one of these."
             for name in names
             if self.found[name].dtype not in _DTYPES
         ]
@@ -97,8 +103,8 @@ def _must_hold(files: WeightFiles, placed: Mapping[str, str]) -> None:
         if found is None or found.path.name != file:
             where = "is not there" if found is None else f"is in {found.path.name!r} instead"
             raise WeightsError(
-                f"{str(files.path)!r} says that {name} is in {file!r}, and it {where}: the files "
-                "are of different models, or of different versions of one. Fetch them anew."
+                f"{str(files.path)!r} says that {shown(name)} is in {file!r}, and it {where}: the "
+                "files are of different models, or of different versions of one. Fetch them anew."
             )
 
 
@@ -119,7 +125,8 @@ def _index_of(path: Path) -> dict[str, str]:
     for name, file in placed.items():
         if not isinstance(file, str) or not file or Path(file).name != file:
             raise WeightsError(
-                f"{str(path)!r} has {name} in {file!r}: it must be a file of the same folder."
+                f"{str(path)!r} has {shown(name)} in {file!r}: it must be a file of the same "
+                "folder."
             )
     return placed
 
@@ -150,6 +157,6 @@ def _is_there(path: Path) -> bool:
 
 def _corrupt(path: Path, error: Exception) -> str:
     return (
-        f"{str(path)!r} cannot be read as safetensors: {error}. It may be cut short or another "
-        "kind of file: fetch or save it anew."
+        f"{str(path)!r} cannot be read as safetensors: {shown(str(error), 1000)}. It may be cut "
+        "short or another kind of file: fetch or save it anew."
     )

@@ -46,10 +46,6 @@ _HARMLESS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 """Fields that ask for nothing whatever they hold."""
 
 
-_BESIDE_THE_TEXT = ("tool_calls", "function_call", "tool_call_id", "audio")
-"""Fields of a message that say something beside its text."""
-
-
 class UnsupportedFieldError(PromptError):
     """A field that asks for what this engine does not do. Recoverable; ``param`` names it."""
 
@@ -145,34 +141,25 @@ class CompletionRequest(_Request):
 
 
 class Message(BaseModel):
-    """One message of a conversation."""
+    """One message of a conversation. ``name``: of who speaks, which templates may write."""
 
     model_config = ConfigDict(extra="allow")
     role: str
     content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
 
-    def check(self) -> None:
-        """Refuse what belongs to it beside its text.
-
-        Raises:
-            UnsupportedFieldError: there is something, and the model would not see it.
-
-        """
-        for name in _BESIDE_THE_TEXT:
-            if (self.model_extra or {}).get(name):
-                raise UnsupportedFieldError(
-                    "messages",
-                    f"A message has {name!r}, which this engine does not give to models: leave it "
-                    "out, or say it in the text.",
-                )
-
-    def text(self) -> str:
-        """Return its text.
+    def for_template(self) -> Mapping[str, Any]:
+        """Return it as the engine takes it.
 
         Raises:
-            UnsupportedFieldError: it holds something else.
+            UnsupportedFieldError: it says something beside its text, which no model would see.
 
         """
+        _refuse_more("A message", self.model_extra or {})
+        named = {} if self.name is None else {"name": self.name}
+        return {"role": self.role, "content": self._text(), **named}
+
+    def _text(self) -> str:
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
         parts = []
@@ -183,6 +170,8 @@ class Message(BaseModel):
                     f"A message holds a part of the type {part.get('type')!r}; this model reads "
                     "text alone.",
                 )
+            more = {name: value for name, value in part.items() if name not in ("type", "text")}
+            _refuse_more("A part of a message", more)
             parts.append(part["text"])
         return "".join(parts)
 
@@ -208,14 +197,12 @@ class ChatRequest(_Request):
         """Return the messages as the engine takes them.
 
         Raises:
-            UnsupportedFieldError: There are none, or one holds something else than text.
+            UnsupportedFieldError: There are none, or one says something beside its text.
 
         """
         if not self.messages:
             raise UnsupportedFieldError("messages", "messages is empty: give at least one.")
-        for message in self.messages:
-            message.check()
-        return [{"role": message.role, "content": message.text()} for message in self.messages]
+        return [message.for_template() for message in self.messages]
 
     def _limits(self) -> tuple[int | None, int | None]:
         if self.top_logprobs and not self.logprobs:
@@ -237,6 +224,17 @@ def _check_extra(name: str, given: object) -> None:
         raise UnsupportedFieldError(
             name, f"{name}={given!r} is not supported by this engine: leave it out."
         )
+
+
+def _refuse_more(who: str, fields: Mapping[str, Any]) -> None:
+    """Refuse what a message says beside its text; what is empty says nothing."""
+    for name, given in fields.items():
+        if given:
+            raise UnsupportedFieldError(
+                "messages",
+                f"{who} has {name!r}, which this engine does not give to models: leave it out, or "
+                "say it in the text.",
+            )
 
 
 def _check_stream_option(name: str, given: object) -> None:

@@ -160,6 +160,7 @@ def _residual(
         share = torch.where(p > 0, q / p, 1.0).clamp_(max=1.0)
         left = values + torch.log1p(-share)
         left = torch.where(drafted.any(dim=-1, keepdim=True), left, values)
-    # Where p and q are equal nothing is left: only rounding can then have rejected the draft.
-    empty = left.amax(dim=-1, keepdim=True) == float("-inf")
-    return torch.where(empty, values, left)
+    # Where p and q are equal nothing is left: only rounding can then have rejected the draft. A
+    # drafter whose numbers are none makes a q of NaN, by which no draft is accepted.
+    some = left.amax(dim=-1, keepdim=True) > float("-inf")
+    return torch.where(some, left, values)

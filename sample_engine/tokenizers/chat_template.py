@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sample_engine.errors import ConfigError, PromptError
-from sample_engine.tokenizers.settings_file import read_settings, read_text
+from sample_engine.model.settings_file import read_settings, read_text
 
 __all__ = ["ChatTemplate", "read_chat_template"]
 
@@ -82,13 +82,38 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     if alone.is_file():
         path, text = alone, read_text(alone)
     if isinstance(text, list):  # several, by name
-        named = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}
-        text = named.get("default")
+        text = _default_of(text, path)
     if text is None:
+        others = folder / "additional_chat_templates"
+        names = sorted(each.stem for each in others.glob("*.jinja"))
+        if names:
+            raise ConfigError(_no_default(others, names))
         return None
     if not isinstance(text, str):
         raise ConfigError(f"The chat template in {str(path)!r} is no text.")
     return ChatTemplate(text, _special_tokens(folder, settings), path)
+
+
+def _default_of(named: list[Any], path: Path) -> Any:
+    """The one of several templates that is taken where nobody asks for another."""
+    of_name = {
+        each["name"]: each.get("template")
+        for each in named
+        if isinstance(each, dict) and isinstance(each.get("name"), str)
+    }
+    text = of_name.pop("default", None)
+    if text is None:
+        raise ConfigError(_no_default(path, of_name))
+    return text
+
+
+def _no_default(path: Path, names: Iterable[str]) -> str:
+    """What is said where no template is the one that a conversation is meant for."""
+    return (
+        f"{str(path)!r} has chat templates by name, and none that is called 'default': "
+        f"{', '.join(map(repr, names)) or 'none at all'}. Put the text of the one that "
+        "conversations are to have into a file chat_template.jinja of the model's folder."
+    )
 
 
 def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sample_engine.errors import ConfigError, PromptError
-from sample_engine.tokenizers.settings_file import read_settings
+from sample_engine.model.settings_file import read_settings
 
 __all__ = ["SubwordDecoder", "SubwordTokenizer"]
 

@@ -27,7 +27,7 @@ from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError
 from pytest_cudafork.process.forking.short_stack import Steps
-from pytest_cudafork.process.loud_warning import loud_warning, warn_of_survivors
+from pytest_cudafork.process.loud_warning import end_loudly, loud_warning
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
@@ -380,11 +380,11 @@ class Children:
             elif one.supervisor.trouble:
                 text = f"the process of {one.test} had finished, but {one.supervisor.trouble}"
                 loud_warning(pytest.PytestWarning(text))
-        warn_of_survivors(self._sweeper.sweep(now=wait))
+        end_loudly(lambda: self._sweeper.sweep(now=wait))
 
     def end_leftovers(self) -> None:
         """End now what children have left that ended well."""
-        warn_of_survivors(self._sweeper.sweep(now=True))
+        end_loudly(lambda: self._sweeper.sweep(now=True))
 
     def close(self) -> None:
         """End everything; a process that was forked from this one only forgets it."""

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.compat.unpatched import threading
+from pytest_cudafork.compat.unpatched import os, threading
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -210,6 +210,15 @@ class _AfterImportFinder:
 _LOCK = threading.Lock()
 """Held while a callback is added or taken away, and with it the finder: of two finders that two
 threads put in, only one would hear of an import."""
+
+
+def _new_lock() -> None:
+    """Make it anew in a forked child: a thread that was not forked may hold the one before."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 
 
 def _watch(name: str, added: _Waiting) -> _AfterImportFinder:

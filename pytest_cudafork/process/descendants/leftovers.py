@@ -175,11 +175,13 @@ class Sweeper:
         """End what those children have left, if it is time, or ``now``; return what did not end."""
         left: list[int] = []
         if self._ended and (now or time.monotonic() >= self._next):
-            left = end(self._ended)
+            try:
+                left = end(self._ended)
+            finally:  # those that could not be looked for are looked for in the next sweep
+                self._next = time.monotonic() + _SWEEP_SECONDS
             self._ended.clear()
             while self._when_over:
                 self._when_over.pop()()
-            self._next = time.monotonic() + _SWEEP_SECONDS
         return left
 
 

@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -216,18 +217,6 @@ def test_a_stopped_process_with_the_lock_is_told(
     assert put(two, 2) == 1
 
 
-def test_a_folder_that_was_removed_by_hand_is_told(opened: Opened) -> None:
-    store = opened()
-    put(store, 1)
-    for name in os.listdir(store._folder.path):
-        (store._folder.path / name).unlink()
-    store._folder.path.rmdir()
-    assert got(store, 1) == []
-    with pytest.raises(StoreError, match="takes no block"):
-        put(store, 2)
-    assert store.metrics()["store_bytes"] is None
-
-
 def test_one_that_cannot_be_opened_leaves_nothing(
     shm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,3 +269,112 @@ def test_all_blocks_of_a_call_have_one_time_to_wait_for_others(
     assert busy.now < 1.1
     busy.sleep(1.0)
     assert put(one, 30) == 1  # the next call has its own
+
+
+def remove_users(path: Path) -> None:
+    (path / "users").unlink()
+
+
+def remove_files(path: Path) -> None:
+    for name in path.iterdir():
+        name.unlink()
+
+
+def remove_all(path: Path) -> None:
+    remove_files(path)
+    path.rmdir()
+
+
+@pytest.mark.parametrize("removed", [remove_users, remove_files, remove_all])
+def test_a_folder_that_was_removed_by_hand_is_made_anew(
+    opened: Opened, removed: Callable[[Path], None]
+) -> None:
+    one, two = opened(), opened()
+    put(one, 1)
+    removed(one._folder.path)
+    assert got(two, 1) == got(one, 1) == ([1] if removed is remove_users else [])
+    assert put(two, 2) == 1
+    assert got(one, 2) == [2]
+    assert one.metrics()["store_bytes"] == len(files(one)) * (SIZE + HEADER_BYTES)
+
+
+def test_one_that_cannot_be_made_anew_is_told_and_made_later(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = opened()
+    remove_all(store._folder.path)
+    for name in ("pwrite", "open"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, name, full)
+            for call in (got, put):
+                with pytest.raises(StoreError, match="No space left"):
+                    call(store, 1)
+        assert store.metrics()["store_bytes"] is None
+    assert put(store, 1) == 1
+    assert got(store, 1) == [1]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        os.unlink,
+        lambda path: os.truncate(path, 0),
+        lambda path: Path(path).write_bytes(b"\xff" * 9),
+    ],
+    ids=["removed", "empty", "other bytes"],
+)
+def test_a_size_that_somebody_has_spoiled_does_no_harm(
+    opened: Opened, spoil: Callable[[str], object]
+) -> None:
+    store = opened(blocks=10)
+    put(store, *range(8))
+    spoil(f"{store._folder.path}/size")
+    put(store, *range(10, 40))
+    assert got(store, 39) == [39]
+    assert len(files(store)) <= 10
+
+
+@pytest.mark.parametrize(
+    "made",
+    [os.mkdir, os.mkfifo, lambda path: os.symlink("elsewhere", path)],
+    ids=["dir", "pipe", "link"],
+)
+def test_what_is_no_file_in_the_place_of_the_size_is_told(
+    opened: Opened, made: Callable[[str], object]
+) -> None:
+    store = opened()
+    put(store, 1)
+    path = store._folder.path / "size"
+    path.unlink()
+    (store._folder.path / "elsewhere").write_bytes(b"not to be written to")
+    made(str(path))
+    with pytest.raises(StoreError, match=r"takes no block: .*size"):
+        put(store, 2)
+    assert got(store, 1) == [1]
+    assert (store._folder.path / "elsewhere").read_bytes() == b"not to be written to"
+
+
+def test_what_is_no_file_does_not_stand_in_the_way_of_an_eviction(opened: Opened) -> None:
+    store = opened(blocks=10)
+    (store._folder.path / "block-x").mkdir()
+    assert put(store, *range(30)) == 30
+    assert got(store, 29) == [29]
+
+
+@pytest.mark.parametrize("name", ["stat", "readv", "utime"])
+def test_any_error_of_the_files_is_told_as_the_stores(
+    opened: Opened, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = opened()
+    put(store, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, name, fail)
+        with pytest.raises(StoreError, match="Input/output error"):
+            (put if name == "stat" else got)(store, 1)
+    assert got(store, 1) == [1]

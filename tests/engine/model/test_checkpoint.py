@@ -125,7 +125,10 @@ def with_nan(tensors: dict[str, torch.Tensor]) -> None:
         (with_more, r"unexpected: model\.layers\.0\.self_attn\.q_proj\.bias\."),
         (with_another_shape, r"down_proj\.weight has the shape \[24, 41\], not \[24, 40\]"),
         (with_whole_numbers, r"model\.norm\.weight is of I8: quantized"),
-        (with_float8, r"up_proj\.weight is of F8_E4M3: quantized weights are not read"),
+        (
+            with_float8,
+            r"up_proj\.weight is of F8_E4M3: quantized weights are not read",
+        ),
         (dict.clear, r"missing: .* and \d+ more"),
     ],
 )
@@ -167,3 +170,11 @@ def test_writing_that_fails_leaves_the_old_file(
         checkpoint.write(path, model, checkpoint.llama_parts(SMALL, model), {})
 
     assert path.read_bytes() == before
+
+
+def test_names_of_tensors_that_do_not_belong_there_are_told_on_one_line(tmp_path: Path) -> None:
+    path = save(tmp_path) / "model.safetensors"
+    save_file({**load_file(path), "a\x1b[31m\n" + "b" * 1000: torch.ones(1)}, path)
+    with pytest.raises(WeightsError, match=r"unexpected: 'a\\x1b\[31m\\nb+\.\.\.") as refused:
+        load_model(str(tmp_path), device="cpu", dtype=torch.float32)
+    assert len(str(refused.value)) < 1000

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from sample_engine.errors import WeightsError
-from sample_engine.model.weight_files import opened
+from sample_engine.model.weight_files import opened, shown
 
 INDEX = "model.safetensors.index.json"
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -123,3 +123,28 @@ def test_a_missing_file_is_told_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"no weights file .*load_format='dummy'"):  # noqa: SIM117
         with opened(tmp_path / "model.safetensors"):
             pytest.fail("it was opened")
+
+
+def test_a_name_of_a_tensor_is_told_on_one_line_and_in_short(tmp_path: Path) -> None:
+    plain = "model.layers.0.self_attn.q_proj.weight"
+    assert shown(plain) == plain
+    assert shown("a\x1b[31m\nb") == r"'a\x1b[31m\nb'"
+    assert len(shown("x" * 100_000)) < 200
+    odd = "a\x1b[31m\n" + "b" * 1000
+    for name in (FIRST, SECOND):
+        save_file({odd: torch.ones(1)}, tmp_path / name)
+    index(tmp_path, {odd: FIRST, "c": SECOND})
+    with pytest.raises(WeightsError) as refused:  # noqa: SIM117
+        with opened(tmp_path / "model.safetensors"):
+            pytest.fail("it was opened")
+    assert "which of them counts cannot be told" in str(refused.value)
+    told = [str(refused.value)]
+    header = json.dumps({odd: {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"1234")
+    with pytest.raises(WeightsError) as refused:  # noqa: SIM117
+        with opened(tmp_path / "model.safetensors"):
+            pytest.fail("it was opened")
+    told.append(str(refused.value))
+    for words in told:
+        assert "\x1b" not in words
+        assert len(words) < 2000

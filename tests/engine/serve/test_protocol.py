@@ -147,3 +147,24 @@ def test_values_out_of_range_and_of_another_type_are_refused() -> None:
         for value in wrong:
             with pytest.raises(ValidationError):
                 completion(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["id", "refusal", "reasoning_content", "annotations", "contnet"])
+def test_a_field_of_a_message_that_nobody_reads_is_refused(name: str) -> None:
+    """Whatever it is called: it would be left out of what the model sees."""
+    request = chat(messages=[{**USER, name: "x"}])
+    with pytest.raises(UnsupportedFieldError, match=f"A message has '{name}'") as refused:
+        request.conversation()
+    assert refused.value.param == "messages"
+    part = {"type": "text", "text": "hi", name: {"type": "ephemeral"}}
+    with pytest.raises(UnsupportedFieldError, match=f"A part of a message has '{name}'"):
+        chat(messages=[{"role": "user", "content": [part]}]).conversation()
+    empty: list[Any] = [None, "", [], {}]
+    for nothing in empty:
+        several = [{**USER, name: nothing}, {**USER, "content": [{**part, name: nothing}]}]
+        assert chat(messages=several).conversation() == [USER, USER]
+
+
+def test_the_name_of_who_speaks_reaches_the_template() -> None:
+    assert chat(messages=[{**USER, "name": "Ada"}]).conversation() == [{**USER, "name": "Ada"}]
+    assert chat(messages=[{**USER, "name": None}]).conversation() == [USER]

@@ -227,3 +227,12 @@ def test_strict_drafts_are_accepted_less_often_but_with_the_same_noise_more_than
     }
     assert rates["probabilistic"] == pytest.approx(float(torch.minimum(p, q).sum()), abs=0.01)
     assert float((p * q).sum()) + 0.1 < rates["strict"] < rates["probabilistic"]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("values", [{}, {"top_k": 5, "top_p": 0.7}], ids=["plain", "filtered"])
+def test_they_do_where_the_drafters_numbers_are_none(number: float, values: dict[str, Any]) -> None:
+    """After some tokens: the drafts before that one are as good as ever."""
+    written = writers(**values)
+    written.drafter[2:6, 3] = number
+    assert least_p_value(written, **values) > FALSE_ALARM_RATE / 4

@@ -127,3 +127,31 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ConfigError, match="pip install jinja2"):
         template("x")
+
+
+def test_names_without_a_default_are_told(tmp_path: Path) -> None:
+    use, rag = ({"name": name, "template": "x"} for name in ("tool_use", "rag"))
+    odd: list[Any] = [{"name": ["default"], "template": "x"}, {"template": "x"}, "default", None]
+    nothing = {"name": "default", "template": None}
+    for named, words in (
+        ([use, rag], "none that is called 'default': 'tool_use', 'rag'."),
+        ([*odd, rag, nothing], "none that is called 'default': 'rag'."),
+        (odd, "none that is called 'default': none at all."),
+        ([], "none that is called 'default': none at all."),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            read_chat_template(settings(tmp_path, chat_template=named))
+    (tmp_path / "chat_template.jinja").write_text("alone", encoding="utf-8")
+    found = read_chat_template(tmp_path)
+    assert found is not None
+    assert found.prompt(HI) == "alone"
+
+
+def test_names_without_a_default_in_a_folder_are_told(tmp_path: Path) -> None:
+    beside = tmp_path / "additional_chat_templates"
+    beside.mkdir()
+    assert read_chat_template(tmp_path) is None
+    (beside / "tool_use.jinja").write_text("x", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"additional_chat_templates' .*'default': 'tool_use'"):
+        read_chat_template(tmp_path)
+    assert read_chat_template(settings(tmp_path, chat_template="x")) is not None

@@ -11,6 +11,7 @@ import torch
 from sample_engine import LLM
 from sample_engine.batch.request import FinishReason
 from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.config import REJECTION_METHODS
 from sample_engine.engine_core import EngineCore
 from sample_engine.errors import NotFiniteError
 from tests.engine.support.engine import (
@@ -27,7 +28,7 @@ from tests.engine.support.engine import (
 )
 
 OTHERS = {name: PROMPTS[name] for name in ("alike-5", "own-8", "own-33")}
-SPECULATION = {
+SPECULATION: dict[str, Any] = {
     "none": None,
     "ngram": {"method": "ngram", "num_speculative_tokens": 3},
     "eagle": {"method": "eagle", "num_speculative_tokens": 3},
@@ -143,3 +144,25 @@ def test_callers_are_told_as_of_other_errors(folder: str, monkeypatch: pytest.Mo
         )
         with pytest.raises(NotFiniteError, match="NaN or infinity as logits, for token 1"):
             llm.generate(prompts[0])
+
+
+@pytest.mark.parametrize("method", REJECTION_METHODS)
+def test_a_draft_head_that_computes_no_numbers_changes_no_text(folder: str, method: str) -> None:
+    speculative = {**SPECULATION["eagle"], "rejection_sample_method": method}
+    core = make_core(folder, speculative_config=speculative)
+    assert core.runner.speculator is not None
+    for module in core.runner.speculator.modules:
+        for weight in module.parameters():
+            weight.data.fill_(float("nan"))
+    for name, prompt in OTHERS.items():
+        core.add_request(name, prompt, GREEDY)
+    for seed in range(4):
+        hot = SamplingParams(temperature=2.0, seed=seed, max_tokens=COUNT)
+        core.add_request(f"drawn {seed}", PROMPTS["own-8"], hot)
+    tokens, last = run(core)
+    for name, prompt in OTHERS.items():
+        assert tokens[name] == plain_tokens(folder, prompt, COUNT)
+    drawn = [token for seed in range(4) for token in tokens[f"drawn {seed}"]]
+    assert len(set(drawn)) > len(drawn) / 2  # not one and the same
+    assert not any(output.error for output in last.values())
+    core.shutdown()

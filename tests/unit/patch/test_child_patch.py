@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -325,3 +326,28 @@ def test_what_the_children_of_a_child_cannot_apply_fails_the_test(
         patch.undo()
     assert str(caught.value).count("has no attribute") == 1
     assert "later.nothing" in str(caught.value)
+
+
+def test_a_child_that_is_forked_while_another_thread_patches_can_patch(
+    patch: ChildPatch, work: Any
+) -> None:
+    patch.setattr(work, "answer", len)
+    (lock,) = patch._locks.values()
+    with lock:  # as the other thread would
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)  # its default action ends a process that waits for ever
+            threads = [
+                threading.Thread(
+                    target=patch.setattr, args=(work, f"new_{one}", one), kwargs={"raising": False}
+                )
+                for one in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            # one lock for all of them, or patches get lost
+            kept = len(records.read(found())) == 5 and len(patch._locks) == 2
+            os._exit(0 if kept else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 
 import pytest
 
-from pytest_cudafork.process.loud_warning import loud_warning, warn_of_survivors
+from pytest_cudafork.process.loud_warning import end_loudly, loud_warning, warn_of_survivors
 
 
 def warn() -> None:
@@ -38,3 +39,15 @@ def test_where_all_have_ended_nothing_is_said() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warn_of_survivors([])
     assert not caught
+
+
+def test_that_nobody_could_look_is_told() -> None:
+    def end() -> list[int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.warns(RuntimeWarning, match="could not be looked for: .*Too many open files"):
+        assert not end_loudly(end)
+
+
+def test_that_all_have_ended_is_known() -> None:
+    assert end_loudly(list)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import pickle
 import pkgutil
+import signal
 import sys
 import threading
 import warnings
@@ -20,6 +22,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork import errors
+from pytest_cudafork.observe.base import after_import as watch_of_imports
 from pytest_cudafork.observe.base.after_import import Required, after_import
 
 NAME = "cudafork_watched"
@@ -429,3 +432,13 @@ def test_of_a_module_that_cannot_be_watched_all_hear_who_wait_for_it() -> None:
         importlib.import_module(name)
     assert len(told) == 2
     undos[0]()
+
+
+def test_a_child_that_is_forked_while_another_thread_registers_can_register(package: Path) -> None:
+    with watch_of_imports._LOCK:  # as the other thread would
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)  # its default action ends a process that waits for ever
+            after_import(NAME, lambda module: None)()
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

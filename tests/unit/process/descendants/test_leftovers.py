@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -273,3 +274,27 @@ def test_a_limit_that_is_set_low_already_is_left_alone() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "(5000, 5000)\n"
+
+
+def test_a_sweep_that_could_not_look_is_made_up_for_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[dict[bytes, int]] = []
+
+    def end(children: dict[bytes, int]) -> list[int]:
+        asked.append(dict(children))
+        if len(asked) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return []
+
+    monkeypatch.setattr(leftovers, "end", end)
+    sweeper = leftovers.Sweeper()
+    over: list[bool] = []
+    sweeper.add(b"cookie", 1, lambda: over.append(True))
+    with pytest.raises(OSError, match="Too many"):
+        sweeper.sweep()
+    sweeper.sweep()  # it was tried just now
+    assert (len(asked), over) == (1, [])
+    sweeper.sweep(now=True)
+    assert asked == [{b"cookie": 1}] * 2
+    assert over == [True]

@@ -1,4 +1,7 @@
-"""The files beside a tokenizer that say more of it: read, with words for what is wrong."""
+"""The files of a model's folder that are JSON or text: read, with words for what is wrong.
+
+It imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ _MOST_BYTES = 1 << 24
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return what a file of JSON holds. Raises :class:`ConfigError` where that is no object."""
+    text = read_text(path)
     try:
-        values = json.loads(read_text(path))
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{str(path)!r} cannot be read as JSON: {error}.") from error
     if not isinstance(values, dict):

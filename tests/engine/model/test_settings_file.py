@@ -1,4 +1,4 @@
-"""Files beside a tokenizer: what they hold, and what is wrong with them."""
+"""Files of a model's folder: what they hold, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sample_engine.errors import ConfigError
-from sample_engine.tokenizers.settings_file import read_settings, read_text
+from sample_engine.model.settings_file import read_settings, read_text
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -30,7 +30,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_file_is_told(data: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=words) as refused:
         read_settings(path)
+    assert str(refused.value).count("settings.json") == 1  # told once
     with pytest.raises(ConfigError, match="cannot be read"):
         read_text(tmp_path)
