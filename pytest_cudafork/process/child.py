@@ -10,8 +10,7 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from pytest_cudafork.compat import debuggers, standard_library, written_in_c
 from pytest_cudafork.compat.unpatched import (
@@ -190,8 +189,7 @@ def adopt_streams() -> None:
         setattr(sys, name, stream)
 
 
-@dataclass
-class Task:
+class Task(NamedTuple):
     """What the entry point of a job gets; it returns the exit status of the process.
 
     Attributes:

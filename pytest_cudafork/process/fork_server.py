@@ -141,7 +141,7 @@ class ForkServer:
 
     def ready(self, why_not: CannotFork | None = None, **about: Any) -> None:
         """Tell the parent that the preparation is over, and what it has to know of it."""
-        reason = None if why_not is None else dict(why_not.__dict__)
+        reason = None if why_not is None else why_not._asdict()
         self.send(server_messages.Ready(reason, self._ahead, about))
 
     @property

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from warnings import catch_warnings, filterwarnings
 
 from pytest_cudafork.compat import standard_library, written_in_c
@@ -28,8 +27,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05
 _WARNS_OF_FORKS = sys.version_info >= (3, 12)
 
 
-@dataclass
-class Running:
+class Running(NamedTuple):
     """A child process that was started and not yet reaped.
 
     ``reap`` waits for its end and returns the exit code (negative: signal; None: whoever could tell
@@ -76,8 +74,7 @@ class Running:
                 os.close(fd)
 
 
-@dataclass
-class Ends:
+class Ends(NamedTuple):
     """The descriptors made for one child, before it exists."""
 
     ours: sockets.AnySocket
@@ -89,11 +86,17 @@ class Ends:
     def running(self, pid: int, reap: Callable[[], int | None]) -> Running:
         """Keep our half; the child has its own by now."""
         self.theirs.close()
-        running = Running(pid, pidfd(pid), self.ours, self.stacks_fd, reap, self.cookie)
         if self.caretaker is not None:
             self.caretaker.begun(self.cookie, pid)
-            running.caretaker = self.caretaker
-        return running
+        return Running(
+            pid,
+            pidfd(pid),
+            self.ours,
+            self.stacks_fd,
+            reap,
+            self.cookie,
+            caretaker=self.caretaker,
+        )
 
 
 def pidfd(pid: int) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pytest_cudafork.compat.unpatched import (
@@ -49,7 +48,7 @@ class ForkRefusedError(ChildError):
 def _with_paths(settings: ServerSettings) -> ServerSettings:
     """Fill in what a server has of this process."""
     argv = tuple(settings.argv or [str(arg) for arg in sys.argv])
-    return replace(settings, path=tuple(launch.path_texts()), argv=argv)
+    return settings._replace(path=tuple(launch.path_texts()), argv=argv)
 
 
 class ServerProcess:
@@ -317,7 +316,7 @@ class ServerProcess:
             self.about = message.about
             self._due += message.ahead
             if message.why_not is not None:
-                self.why_not = replace(CannotFork(**message.why_not), pid=self.pid)
+                self.why_not = CannotFork(**{**message.why_not, "pid": self.pid})
             self._inbox.append((message, []))
         elif isinstance(message, server_messages.TookPlace):
             self._serving.append(message.pid)

@@ -34,6 +34,13 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 # What tells of a refused fork, and what that needs: most processes refuse none.
 FOR_STORIES = ("ast", "dataclasses", "inspect", "pytest_cudafork.observe.story")
 
+# What records of an audit, and audits of a change, need: an import of one module does without.
+FOR_RECORDS = (
+    *("ast", "dataclasses", "hashlib", "inspect"),
+    *("pytest_cudafork.imports.values.records", "pytest_cudafork.observe.story.touch"),
+)
+IMPORTS_A_MODULE = "import sys, pytest_cudafork.imports.worker.job; print(*sys.modules)"
+
 STARTS = """
 import subprocess, sys
 
@@ -119,3 +126,10 @@ def test_a_watched_process_imports_nothing_of_stories_at_its_start(
     (imported,) = (line.split() for line in result.outlines if "importlib" in line)
     assert "pytest_cudafork.check.refusal" in imported
     assert not set(imported) & set(FOR_STORIES)
+
+
+def test_a_process_that_imports_a_module_for_an_audit_needs_no_records_and_no_stories() -> None:
+    command = [sys.executable, "-c", IMPORTS_A_MODULE]
+    imported = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    assert "pytest_cudafork.imports.worker.importer" in imported
+    assert not set(imported) & set(FOR_RECORDS)

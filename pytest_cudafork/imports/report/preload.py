@@ -9,12 +9,8 @@ from pytest_cudafork.imports.graph.reach import distances
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.story import headline_of
 from pytest_cudafork.imports.report.summary import MOST_NAMES, Line, named, thread_words
-from pytest_cudafork.imports.values.records import (
-    WHOLE,
-    EnvironmentRead,
-    ImportRecord,
-    ImportVerdict,
-)
+from pytest_cudafork.imports.values.left_behind import WHOLE, EnvironmentRead
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.paths import short_path
 
 _MOST_LINES = 20

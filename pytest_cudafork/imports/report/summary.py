@@ -14,12 +14,8 @@ from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
 from pytest_cudafork.imports.since.change_audit import ChangeAudit
-from pytest_cudafork.imports.values.records import (
-    ImportRecord,
-    ImportVerdict,
-    Outcome,
-    RunningThread,
-)
+from pytest_cudafork.imports.values.left_behind import RunningThread
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome
 from pytest_cudafork.observe.story.paths import short_path
 
 MOST_NAMES = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from pytest_cudafork.imports.values.records import Files, RunningThread, Traces
+from pytest_cudafork.imports.values.left_behind import Files, RunningThread, Traces
 
 
 class ImportResult(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -13,8 +12,7 @@ def is_of_stdlib(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names
 
 
-@dataclass(frozen=True)
-class FoundModule:
+class FoundModule(NamedTuple):
     """One module that can be asked for by name.
 
     Attributes:

@@ -13,11 +13,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_cudafork.imports.values.import_result import ImportResult
 from pytest_cudafork.imports.values.settings import AuditSettings
-from pytest_cudafork.imports.worker.files_read import FilesRead
 from pytest_cudafork.imports.worker.interpreter_state import InterpreterState, LoadedModules
 from pytest_cudafork.imports.worker.put_off import load_put_off, put_off_now
 from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
@@ -25,6 +24,9 @@ from pytest_cudafork.imports.worker.traces import TraceWatch
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import child
 from pytest_cudafork.process.forking.freeze_before_fork import OpenMP
+
+if TYPE_CHECKING:
+    from pytest_cudafork.imports.worker.files_read import FilesRead
 
 _MOST_TRACEBACK = 4000
 _MOST_REASON = 300

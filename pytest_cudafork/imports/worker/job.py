@@ -11,13 +11,12 @@ import gc
 import os
 import socket
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import importer, preload
-from pytest_cudafork.imports.worker.files_read import FilesRead
 from pytest_cudafork.imports.worker.interpreter_state import LoadedModules
 from pytest_cudafork.imports.worker.threads import WaitBudget
 from pytest_cudafork.observe.handed_on import WatchSettings
@@ -28,6 +27,9 @@ from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
+
+if TYPE_CHECKING:
+    from pytest_cudafork.imports.worker.files_read import FilesRead
 
 
 class ImportJobs(fork_server.Prepared):
@@ -138,7 +140,7 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, mailbox_fd: int) -> N
     with socket.socket(fileno=control_fd) as control:  # the import has no use for it
 
         def ready(why_not: CannotFork | None = None, **about: Any) -> None:
-            reason = None if why_not is None else dict(vars(why_not))
+            reason = None if why_not is None else why_not._asdict()
             message = server_messages.Ready(reason, 0, about)
             control.send(frames.encode(message.to_plain(), cookie))
 
@@ -159,7 +161,11 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, mailbox_fd: int) -> N
 
 
 def _files(settings: AuditSettings) -> FilesRead | None:
-    return FilesRead().begin() if settings.files else None
+    if not settings.files:
+        return None
+    from pytest_cudafork.imports.worker.files_read import FilesRead
+
+    return FilesRead().begin()
 
 
 def _begin_watch(settings: AuditSettings, ledger: str) -> tuple[Observer, dict[str, Any]]:

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from types import FrameType
 
-from pytest_cudafork.imports.values.records import RunningThread
+from pytest_cudafork.imports.values.left_behind import RunningThread
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.observe.base.stacks import outward
-from pytest_cudafork.observe.story.touch import Frame
+from pytest_cudafork.observe.story.packages import package_of
 
 _MOST_SECONDS = 5.0
 """How long one import is waited for; a thread that serves for ever would never end."""
@@ -115,7 +115,7 @@ def place_of(frame: FrameType | None) -> str:
         if path.startswith(_HERE):
             break
         place = f"{path}:{each.f_lineno}"
-        if Frame(path, each.f_lineno, "").package != "<stdlib>":
+        if package_of(path) != "<stdlib>":
             return place
         first = first or place
     return first

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-from pytest_cudafork.imports.values.records import WHOLE, EnvironmentRead, Traces
+from pytest_cudafork.imports.values.left_behind import WHOLE, EnvironmentRead, Traces
 from pytest_cudafork.imports.worker.threads import place_of
 from pytest_cudafork.observe.base.stacks import outward
-from pytest_cudafork.observe.story.touch import Frame
+from pytest_cudafork.observe.story.packages import package_of
 
 _INODE = re.compile(r":\[\d+\]$")
 _MAPPING_FILES = frozenset(
@@ -112,7 +112,7 @@ class _EnvironmentReads:
         if name != WHOLE and user is not None and _moment(user) == self._copied:
             return
         where = place_of(frame)
-        if where and Frame(where.rpartition(":")[0], 0, "").package != "<stdlib>":
+        if where and package_of(where.rpartition(":")[0]) != "<stdlib>":
             self._first[name] = EnvironmentRead(name, where, is_set)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cudafork.compat.unpatched import os, re
+from pytest_cudafork.observe.story.packages import package_of
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.scopes import Scope, scope_of
 
@@ -26,8 +27,6 @@ CUDA_LIBRARIES = frozenset(
 # The machinery that runs other people's code: never the line a user can change.
 MACHINERY = frozenset({"_pytest", "execnet", "pluggy", "py", "pytest", "pytest_cudafork", "xdist"})
 
-_STDLIB = re.compile(r"[/\\]lib(?:64)?[/\\]python3\.\d+t?[/\\](?!site-packages|dist-packages)")
-_SITE = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _TYPED = re.compile(r"<(?:console|doctest |input|i?python-input-|stdin)")
 """How the names of code begin that somebody has typed, and not a program."""
 
@@ -73,7 +72,7 @@ class Frame:
 
         Frozen importlib and the standard library answer "<stdlib>".
         """
-        return _package(self.filename)
+        return package_of(self.filename)
 
     @property
     def is_import_machinery(self) -> bool:
@@ -86,19 +85,6 @@ class Frame:
         if tail.endswith("pytest_cudafork/observe/base/after_import.py"):
             return True
         return tail.endswith("importlib/__init__.py")
-
-
-@functools.lru_cache(maxsize=4096)
-def _package(filename: str) -> str:
-    if filename.startswith("<frozen"):
-        return "<stdlib>"
-    # The innermost site-packages counts: an environment may live below another one.
-    parts = _SITE.split(filename)
-    if len(parts) > 1:
-        return re.split(r"[/\\]", parts[-1])[0].removesuffix(".py")
-    if _STDLIB.search(filename):
-        return "<stdlib>"
-    return ""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ a child's work is a generator of the calls that it has to make.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from os import fork  # where the fork guard puts itself in its place
 from typing import TypeVar
 
@@ -22,12 +21,12 @@ EXIT_LOST = 70
 Result = TypeVar("Result")
 
 
-@dataclass
 class Turn:
     """A call that a child's work consists of; what it raises is left here for who asked for it."""
 
-    call: Callable[[], object]
-    error: BaseException | None = None
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+        self.error: BaseException | None = None
 
 
 class DueFork:

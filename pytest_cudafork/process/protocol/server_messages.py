@@ -9,8 +9,7 @@ and may write to any descriptor.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.process.protocol.messages import Message, of_kind
@@ -21,8 +20,7 @@ NAMES_AT_ONCE = 500
 """So many names of jobs fit into one packet, however long they are."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What unattended jobs may take; 0 means no limit.
 
     Attributes:
@@ -37,8 +35,7 @@ class Limits:
     memory: int = 0
 
 
-@dataclass(frozen=True)
-class ServerSettings:
+class ServerSettings(NamedTuple):
     """What a fork server is told when it starts.
 
     Attributes:
@@ -61,14 +58,14 @@ class ServerSettings:
     most_ahead: int = 0
     fold: bool = False
     ignore_signals: bool = False
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = Limits()
     path: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
     preparing: str = "before it was ready"
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {**self.__dict__, "limits": asdict(self.limits)}
+        return {**self._asdict(), "limits": self.limits._asdict()}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> ServerSettings:
@@ -76,8 +73,7 @@ class ServerSettings:
         return cls(**{**data, "limits": Limits(**data["limits"])})
 
 
-@dataclass(frozen=True)
-class CannotFork:
+class CannotFork(NamedTuple):
     """Why a process cannot be forked.
 
     Attributes:

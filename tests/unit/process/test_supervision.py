@@ -129,7 +129,7 @@ def test_the_status_of_a_child_that_went_with_its_server_is_no_trouble_of_its_ow
     def unknown() -> None:
         reap()
 
-    supervisor.running.reap = unknown
+    supervisor.running = supervisor.running._replace(reap=unknown)
     assert supervisor.settle(wait=True)
     assert supervisor.trouble == ""
 

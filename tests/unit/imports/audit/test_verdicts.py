@@ -10,8 +10,8 @@ import pytest
 from pytest_cudafork.imports.audit import verdicts
 from pytest_cudafork.imports.audit.verdicts import OVER_MEMORY, judge
 from pytest_cudafork.imports.values.import_result import ImportResult
+from pytest_cudafork.imports.values.left_behind import RunningThread
 from pytest_cudafork.imports.values.records import ImportVerdict as V
-from pytest_cudafork.imports.values.records import RunningThread
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.story.touch import Touch

@@ -10,12 +10,8 @@ from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.report.document import audit_document, audit_problems
 from pytest_cudafork.imports.report.findings import Findings
-from pytest_cudafork.imports.values.records import (
-    EnvironmentRead,
-    ImportRecord,
-    RunningThread,
-    Traces,
-)
+from pytest_cudafork.imports.values.left_behind import EnvironmentRead, RunningThread, Traces
+from pytest_cudafork.imports.values.records import ImportRecord
 from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.settings.import_settings import ImportSettings

@@ -8,14 +8,8 @@ import pytest
 
 from pytest_cudafork.imports.report import preload
 from pytest_cudafork.imports.report.preload import preload_lines, widest
-from pytest_cudafork.imports.values.records import (
-    WHOLE,
-    EnvironmentRead,
-    ImportRecord,
-    ImportVerdict,
-    RunningThread,
-    Traces,
-)
+from pytest_cudafork.imports.values.left_behind import WHOLE, EnvironmentRead, RunningThread, Traces
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 
 
 class Graph:

@@ -15,7 +15,7 @@ from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
-from pytest_cudafork.imports.values.records import RunningThread
+from pytest_cudafork.imports.values.left_behind import RunningThread
 from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.settings.import_settings import ImportSettings

@@ -13,7 +13,8 @@ import pytest
 from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.since.git import GitError, Repository
-from pytest_cudafork.imports.values.records import Files, ImportRecord, ImportVerdict
+from pytest_cudafork.imports.values.left_behind import Files
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.values.targets import Target, targets_of
 from tests.support.git_repository import GitRepository

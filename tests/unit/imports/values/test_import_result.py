@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.imports.values.import_result import decode, encode
-from pytest_cudafork.imports.values.records import EnvironmentRead, RunningThread, Traces
+from pytest_cudafork.imports.values.left_behind import EnvironmentRead, RunningThread, Traces
 from tests.support.import_results import CLEAN_IMPORT
 
 

@@ -7,12 +7,10 @@ import json
 import pytest
 
 from pytest_cudafork import ImportVerdict
+from pytest_cudafork.imports.values.left_behind import EnvironmentRead, RunningThread, Traces
 from pytest_cudafork.imports.values.records import (
-    EnvironmentRead,
     ImportRecord,
     Outcome,
-    RunningThread,
-    Traces,
     from_plain,
     outcome_of,
     to_plain,

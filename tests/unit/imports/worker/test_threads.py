@@ -13,12 +13,8 @@ from pytest_cudafork import ImportRecord
 from pytest_cudafork.imports.audit import verdicts
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.command_line import main
-from pytest_cudafork.imports.values.records import (
-    ImportVerdict,
-    RunningThread,
-    from_plain,
-    to_plain,
-)
+from pytest_cudafork.imports.values.left_behind import RunningThread
+from pytest_cudafork.imports.values.records import ImportVerdict, from_plain, to_plain
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import threads
 from pytest_cudafork.imports.worker.threads import Threads, WaitBudget

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.imports.values.records import WHOLE, Traces
+from pytest_cudafork.imports.values.left_behind import WHOLE, Traces
 from pytest_cudafork.imports.worker import traces
 
 
