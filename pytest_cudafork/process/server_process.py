@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_cudafork.compat.unpatched import (
@@ -24,10 +24,12 @@ from pytest_cudafork.process import exit_status, hang_stacks, launch
 from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.loud_warning import end_loudly, loud_warning
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
+from pytest_cudafork.process.protocol.one_reader import OneReader
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 
 READY_SECONDS = 600.0
 """How long the preparation may take."""
+_TOO_LONG = f"took longer than {READY_SECONDS:.0f} s"
 CLOSE_SECONDS = 20.0
 """How long a server may take to end."""
 _ANSWER_SECONDS = 60.0
@@ -93,6 +95,7 @@ class ServerProcess:
         self._inbox: deque[tuple[messages.Message, list[int]]] = deque()
         self._done = False
         self._hung_up = False
+        self._reader = OneReader()
         self._continued = False
         """Whether it was stopped and continued since it last said something."""
         self._silence = ""
@@ -180,8 +183,7 @@ class ServerProcess:
             deadline = time.monotonic() + READY_SECONDS
             self.tell(server_messages.Waiting())  # it may have been using the time
             try:
-                while not self.is_ready:
-                    self._take_message(deadline)
+                self._wait_for(lambda: self.is_ready, deadline)
             except (NoAnswerError, EOFError, ConnectionError) as error:
                 self.why_not = self._failed_start(error)
                 self.is_ready = True
@@ -233,7 +235,7 @@ class ServerProcess:
             elif self._due <= 0:
                 self.fork_ahead()
             try:
-                self._take_message(deadline)
+                self._wait_for(lambda: bool(self._ahead or self._refusal), deadline)
             except NoAnswerError:
                 self._silence = self._silence or f"gave no process within {_ANSWER_SECONDS:g} s"
                 raise
@@ -253,13 +255,11 @@ class ServerProcess:
 
     def _exit_code(self, pid: int) -> int | None:
         """Wait for the word on a dead child; None if the server is gone, which took it along."""
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while pid not in self._exits:
-            try:
-                self._take_message(deadline)
-            except (ConnectionError, NoAnswerError, EOFError, ValueError):
-                # ValueError: it was closed meanwhile
-                return None
+        try:
+            self._wait_for(lambda: pid in self._exits, time.monotonic() + _ANSWER_SECONDS)
+        except (ConnectionError, NoAnswerError, EOFError, ValueError):
+            # ValueError: it was closed meanwhile
+            return None
         return self._exits.pop(pid)
 
     # -- the connection --------------------------------------------------------------------------
@@ -275,15 +275,24 @@ class ServerProcess:
         None if nothing has come for so long, or if it was stopped again and again meanwhile.
         Raises EOFError if the server is gone.
         """
-        deadline = time.monotonic() + seconds
-        while not self._inbox:
-            try:
-                self._take_message(deadline)
-            except NoAnswerError:
-                return None
-            except ConnectionError as error:
-                raise EOFError(str(error)) from error
+        try:
+            self._wait_for(lambda: bool(self._inbox), time.monotonic() + seconds)
+        except NoAnswerError:
+            return None
+        except ConnectionError as error:
+            raise EOFError(str(error)) from error
         return self._inbox.popleft()
+
+    def _wait_for(self, has_come: Callable[[], bool], deadline: float) -> None:
+        """Take messages until something has come, which another thread may be the one to take.
+
+        Raises:
+            NoAnswerError: It did not come in time.
+            EOFError: The server is gone.
+
+        """
+        if not self._reader.wait(has_come, lambda: self._take_message(deadline), deadline):
+            raise NoAnswerError(_TOO_LONG)
 
     def _take_message(self, deadline: float) -> None:
         """Take one message and note what it says.
@@ -334,7 +343,7 @@ class ServerProcess:
         poller.register(self._control, select.POLLIN)
         while not poller.poll(max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic())) * 1000):
             if time.monotonic() >= deadline:
-                raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
+                raise NoAnswerError(_TOO_LONG)
             if self.is_mine and not self.is_gone:
                 self._continue_if_stopped()
         try:
@@ -412,8 +421,7 @@ class ServerProcess:
     def _is_done(self, deadline: float) -> bool:
         """Whether it says that it has finished its session, and that all went well."""
         with contextlib.suppress(OSError, EOFError, ValueError, NoAnswerError):
-            while not self._done:
-                self._take_message(deadline)
+            self._wait_for(lambda: self._done, deadline)
         return self._done
 
     def _wait_for_end(self, deadline: float) -> None:

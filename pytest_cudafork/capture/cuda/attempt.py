@@ -75,7 +75,7 @@ class Attempt:
     def run(self, fn: Callable[[], Any]) -> Captured | Failed:
         """Capture ``fn``. Its exceptions that are no matter of the capture pass."""
         torch.cuda.synchronize()
-        # As torch.cuda.graph does: pools of graphs that are gone keep their memory until then, 2 MiB
+        # As torch.cuda.graph does: pools of graphs that are gone keep memory until then, 2 MiB
         # of the GPU's and 49 KB of the host's, which is pinned (torch 2.11).
         torch.cuda.empty_cache()
         empty_host_cache()

@@ -9,6 +9,7 @@ import socket
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -85,6 +86,23 @@ def test_a_server_is_ready_gives_children_and_ends(server: ServerProcess) -> Non
     running.close()
     assert server.next_message(300.0) is not None  # that it is ready
     assert server.next_message(0.05) is None
+
+
+def test_each_of_several_threads_hears_of_the_end_of_its_child(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One had taken what the other waited for: its child "was killed by SIGKILL", after 60 s."""
+    monkeypatch.setattr(server_process, "_ANSWER_SECONDS", 300.0)
+    server.wait_ready()
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(20):
+            children = [server.take_child() for _ in range(2)]
+            codes = threads.map(lambda child: child.reap(), children)
+            for child in children:
+                os.kill(child.pid, signal.SIGTERM)
+            assert list(codes) == [-signal.SIGTERM] * 2
+            for child in children:
+                child.close()
 
 
 def test_what_bears_another_cookie_is_no_message(server: ServerProcess) -> None:
