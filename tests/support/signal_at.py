@@ -33,10 +33,15 @@ class SignalAt:
         # what this class calls itself does not count
         if self.sent or event not in ("call", "c_return") or frame.f_code in _OWN:
             return
+        if _NOT_IN_GENERATORS and event == "call" and frame.f_lasti >= 0:
+            return
         self._left -= 1
         if self._left == 0:
             self.sent = True
             signal.raise_signal(self._which)
 
 
+_NOT_IN_GENERATORS = sys.version_info < (3, 11)
+"""What a profiler raises where a generator goes on ends that there, without its ``finally``: a
+handler of a signal runs a moment later, within the ``try``."""
 _OWN = (SignalAt.__enter__.__code__, SignalAt.__exit__.__code__)
