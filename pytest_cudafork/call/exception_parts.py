@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cloudpickle
-
+from pytest_cudafork.compat import cloudpickle_internals
 from pytest_cudafork.compat.unpatched import pickle
 
 
@@ -35,7 +34,7 @@ class _Written(list[bytes]):
         self.append(bytes(data))
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+class _Pickler(cloudpickle_internals.FilePickler):
     """Takes apart those inside of others, too, wherever that is needed."""
 
     def reducer_override(self, obj: Any) -> Any:
@@ -51,6 +50,6 @@ def _parts_of(error: BaseException) -> tuple[type, tuple[Any, ...], dict[str, An
 
 def _comes_back(error: BaseException) -> bool:
     try:
-        return type(pickle.loads(cloudpickle.dumps(error))) is type(error)
+        return type(pickle.loads(cloudpickle_internals.dumps(error))) is type(error)
     except Exception:  # the exception's own code decides what it raises here
         return False

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from pytest_cudafork.call.exception_parts import dump_parts
-from pytest_cudafork.compat import tracebacks
+from pytest_cudafork.compat import cloudpickle_internals, tracebacks
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, pickle, traceback
 from pytest_cudafork.patch.applying.inherited import apply_inherited
 from pytest_cudafork.process import child
@@ -96,7 +96,7 @@ def _exit_code(error: SystemExit) -> int | str | None:
 def pack_result(result: Any) -> messages.Returned:
     """Return the message for a result; one that does not pickle is told by its repr."""
     try:
-        return messages.Returned(cloudpickle.dumps(result), short_repr(result))
+        return messages.Returned(cloudpickle_internals.dumps(result), short_repr(result))
     except Exception as error:  # pickling runs the object's own code, which may raise anything
         return messages.Returned(None, short_repr(result), unpicklable.reason(error, result))
 
@@ -110,9 +110,11 @@ def pack_exception(error: BaseException) -> messages.Raised:
         outcome=_outcome_name(error),
     )
     if message.outcome:
-        return message.changed(parts=cloudpickle.dumps((error.args, dict(error.__dict__))))
+        return message.changed(
+            parts=cloudpickle_internals.dumps((error.args, dict(error.__dict__)))
+        )
     try:
-        pickled = cloudpickle.dumps(error)
+        pickled = cloudpickle_internals.dumps(error)
         if type(pickle.loads(pickled)) is type(error):
             return message.changed(pickled=pickled)
     except Exception as reason:  # the exception's own code decides what it raises here

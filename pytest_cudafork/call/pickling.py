@@ -43,10 +43,9 @@ def dump_call(
     """
     with modules_by_value():
         try:
-            data: bytes = cloudpickle.dumps((fn, args, kwargs))
+            return cloudpickle_internals.dumps((fn, args, kwargs))
         except Exception as error:  # pickling runs the objects' own code, which may raise anything
             raise ChildError(_complaint(error, *(shown or (fn, args, kwargs)))) from error
-    return data
 
 
 def _complaint(
@@ -56,7 +55,7 @@ def _complaint(
     culprit, found = f"{fn!r} and its arguments", unpicklable.reason(error, fn)
     for name, value in _named(fn, args, kwargs):
         try:
-            cloudpickle.dumps(value)
+            cloudpickle_internals.dumps(value)
         except Exception as one:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             culprit = f"the argument {name} of {fn!r}, a {kind},"
@@ -106,10 +105,10 @@ def dump_filters() -> bytes:
         if isinstance(category, type) and Named.suits(category):
             sent = Named(category)
         with contextlib.suppress(Exception):  # it exists here only: no warning there is of it
-            one = cloudpickle.dumps((action, message, sent, module, line))
+            one = cloudpickle_internals.dumps((action, message, sent, module, line))
             cloudpickle.loads(one)
             kept.append(one)
-    data: bytes = cloudpickle.dumps(kept)
+    data: bytes = cloudpickle_internals.dumps(kept)
     return data
 
 

@@ -25,9 +25,10 @@ def pickled(call: str, what: str, thing: object) -> bytes:
     import cloudpickle
 
     from pytest_cudafork.call.pickling import modules_by_value
+    from pytest_cudafork.compat.cloudpickle_internals import FilePickler
     from pytest_cudafork.process.protocol import unpicklable
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    class Pickler(FilePickler):
         def persistent_id(self, one: object) -> None:
             """Have a look at each object that goes into the pickle."""
             _refuse(one)

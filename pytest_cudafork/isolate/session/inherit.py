@@ -211,12 +211,11 @@ def _class_attributes(case: type | None) -> dict[str, bytes]:
 
 
 def _pickled(value: Any, name: str) -> bytes:
-    import cloudpickle
-
+    from pytest_cudafork.compat import cloudpickle_internals
     from pytest_cudafork.process.protocol import unpicklable
 
     try:
-        data: bytes = cloudpickle.dumps(value)
+        return cloudpickle_internals.dumps(value)
     except Exception as error:  # pickling runs the object's own code, which may raise anything
         raise ChildError(
             f"{name} cannot be sent to the process of this test, because it does not pickle: "
@@ -224,7 +223,6 @@ def _pickled(value: Any, name: str) -> bytes:
             f"{type(value).__qualname__}. With method='fork' it is there as it is; or pass a plain "
             "value from which the body makes its own; or leave out fixtures='inherit'."
         ) from error
-    return data
 
 
 class BodyReplay(Replay):

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-import cloudpickle
-
+from pytest_cudafork.compat import cloudpickle_internals
 from pytest_cudafork.compat.unpatched import traceback
 
 _DEEPEST = 20
@@ -49,7 +48,7 @@ def _broken(passed: Sequence[object]) -> tuple[str, object, Exception] | None:
         if any(part is one for one in passed):
             continue
         try:
-            cloudpickle.dumps(part)
+            cloudpickle_internals.dumps(part)
         except Exception as error:  # pickling runs the part's own code
             return step, part, error
     return None
