@@ -15,9 +15,7 @@ from pytest_cudafork.compat.unpatched import pickle
 
 def dump_parts(error: BaseException) -> bytes:
     """Return the pickle of what ``rebuilt`` is to be called with."""
-    written = _Written()
-    _Pickler(written).dump(_parts_of(error))
-    return b"".join(written)
+    return cloudpickle_internals.dumps(_parts_of(error), _Pickler)
 
 
 def rebuilt(kind: Any, args: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
@@ -25,13 +23,6 @@ def rebuilt(kind: Any, args: tuple[Any, ...], attributes: dict[str, Any]) -> Any
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
-
-
-class _Written(list[bytes]):
-    """A file for a pickler, which keeps what is written to it."""
-
-    def write(self, data: bytes) -> None:
-        self.append(bytes(data))
 
 
 class _Pickler(cloudpickle_internals.FilePickler):

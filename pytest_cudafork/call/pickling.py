@@ -108,8 +108,7 @@ def dump_filters() -> bytes:
             one = cloudpickle_internals.dumps((action, message, sent, module, line))
             cloudpickle.loads(one)
             kept.append(one)
-    data: bytes = cloudpickle_internals.dumps(kept)
-    return data
+    return cloudpickle_internals.dumps(kept)
 
 
 def remember_classes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

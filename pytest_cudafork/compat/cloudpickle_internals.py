@@ -36,8 +36,8 @@ class FilePickler(CloudPickler):  # type: ignore[misc]  # cloudpickle has no typ
         return super().reducer_override(obj)
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: Any, pickler: type[FilePickler] = FilePickler) -> bytes:
     """Return the pickle of a value, in which code bears the name of its file."""
     with io.BytesIO() as file:
-        FilePickler(file).dump(value)
+        pickler(file).dump(value)
         return file.getvalue()

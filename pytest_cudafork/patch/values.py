@@ -25,7 +25,7 @@ def pickled(call: str, what: str, thing: object) -> bytes:
     import cloudpickle
 
     from pytest_cudafork.call.pickling import modules_by_value
-    from pytest_cudafork.compat.cloudpickle_internals import FilePickler
+    from pytest_cudafork.compat.cloudpickle_internals import FilePickler, dumps
     from pytest_cudafork.process.protocol import unpicklable
 
     class Pickler(FilePickler):
@@ -33,11 +33,10 @@ def pickled(call: str, what: str, thing: object) -> bytes:
             """Have a look at each object that goes into the pickle."""
             _refuse(one)
 
-    file = io.BytesIO()
     try:
         with modules_by_value():
-            Pickler(file).dump(thing)
-        cloudpickle.loads(file.getvalue())
+            data = dumps(thing, Pickler)
+        cloudpickle.loads(data)
     except Exception as error:  # pickling runs the object's own code, which may raise anything
         refused = isinstance(error, _Refused)
         reason = f"{error}" if refused else unpicklable.reason(error, thing)
@@ -45,7 +44,7 @@ def pickled(call: str, what: str, thing: object) -> bytes:
             f"{call}: the {what}, a {_kind(thing)}, cannot be sent to other processes: "
             f"{reason}. Give a function or a plain value."
         ) from error
-    return file.getvalue()
+    return data
 
 
 class _Refused(Exception):

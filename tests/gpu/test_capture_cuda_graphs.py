@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cudafork.process.forking.freeze_before_fork import resident_bytes
 from tests.support.sessions import needs_torch
 
 if TYPE_CHECKING:
@@ -122,11 +122,6 @@ def test_pools_of_graphs_that_are_gone_keep_no_memory_of_the_host(backend: CudaB
     for _ in range(300):
         backend.capture(lambda: torch.relu(x @ x)).replay()
     assert resident_bytes() - before < 300 * 20_000
-
-
-def resident_bytes() -> int:
-    """Return the memory of this process that lies in RAM."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_the_uses_say_what_the_graph_reads_writes_and_owns(backend: CudaBackend) -> None:

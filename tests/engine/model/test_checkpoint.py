@@ -125,10 +125,7 @@ def with_nan(tensors: dict[str, torch.Tensor]) -> None:
         (with_more, r"unexpected: model\.layers\.0\.self_attn\.q_proj\.bias\."),
         (with_another_shape, r"down_proj\.weight has the shape \[24, 41\], not \[24, 40\]"),
         (with_whole_numbers, r"model\.norm\.weight is of I8: quantized"),
-        (
-            with_float8,
-            r"up_proj\.weight is of F8_E4M3: quantized weights are not read",
-        ),
+        (with_float8, r"up_proj\.weight is of F8_E4M3: quantized weights are not read"),
         (dict.clear, r"missing: .* and \d+ more"),
     ],
 )
