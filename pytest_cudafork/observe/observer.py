@@ -250,11 +250,16 @@ class Observer:
     def untold_touches(self, records: list[Record]) -> tuple[str, ...]:
         """Return, in words, that the driver knows of a touch in this process and no record does."""
         native = self.witnesses.native if self.witnesses is not None else None
-        if native is not None and native.touch_count() > self._counted_before:
-            here = os.getpid()
-            if not any(record["k"] == "touch" and record["pid"] == here for record in records):
-                return ("the driver was initialized in this process, and no record tells how",)
+        touched = native is not None and native.touch_count() > self._counted_before
+        if touched and not self.tells_of_touch_here(records):
+            return ("the driver was initialized in this process, and no record tells how",)
         return ()
+
+    @staticmethod
+    def tells_of_touch_here(records: list[Record]) -> bool:
+        """Whether one of the records is of a touch in this process."""
+        here = os.getpid()
+        return any(record["k"] == "touch" and record["pid"] == here for record in records)
 
     def note_watch(self) -> None:
         """Write who watches with which eyes: an empty ledger may be a blind one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from pytest_cudafork.imports.worker import threads
 from pytest_cudafork.imports.worker.importer import Importer
 from pytest_cudafork.imports.worker.interpreter_state import InterpreterState
 from pytest_cudafork.imports.worker.threads import WaitBudget
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.observe.observer import Observer
 
@@ -30,10 +32,19 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.verdict = Verdict.CLEAN
+        self.untold = 0
+        """How often the ledger is read before it tells of the touch."""
 
     def state(self) -> SimpleNamespace:
         """Answer as an observer does."""
         return SimpleNamespace(verdict=self.verdict, why="")
+
+    def records(self) -> list[Record]:
+        """Answer as an observer does whose witness writes a touch some time after it."""
+        self.untold -= 1
+        return [] if self.untold >= 0 else [cast("Record", {"k": "touch", "pid": os.getpid()})]
+
+    tells_of_touch_here = staticmethod(Observer.tells_of_touch_here)
 
     def write(self, text: str) -> str:
         name = f"cudafork_shelf_{next(NUMBERS)}"
@@ -129,6 +140,21 @@ def test_threads_that_run_on_are_waited_for_and_named(shelf: Shelf) -> None:
     assert [each.where for each in running.left_running] == [""], "nobody watches who starts it"
     assert running.waited == 0.0
     assert running.threads > 1
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_thread_that_has_touched_is_given_the_time_to_write_it(
+    shelf: Shelf, daemon: bool
+) -> None:
+    shelf.verdict, shelf.untold = Verdict.INITIALIZED, 3
+    text = "import threading, cudafork_gate as gate\nthreading.Thread(target=gate.wait{}).start()"
+    go_on = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("threading.Thread.start", threading.Thread.start)  # is replaced meanwhile
+        patch.setitem(sys.modules, "cudafork_gate", cast("Any", SimpleNamespace(wait=go_on.wait)))
+        result = shelf.run(text.format(", daemon=True" if daemon else ""), last=True)
+    go_on.set()
+    assert (result.state, shelf.untold) == ("initialized", -1)
 
 
 def test_what_an_import_reads_is_told_where_somebody_asks(shelf: Shelf) -> None:
