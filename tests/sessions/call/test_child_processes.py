@@ -86,15 +86,20 @@ def test_nothing_is_left_behind(
     gc.collect()
     assert open_descriptors() <= before
     assert list(tmp_path.iterdir()) == []
-    assert set(_children()) <= others
+    left = {pid: command for pid, command in _children().items() if pid not in others}
+    assert left == {}
 
 
-def _children() -> list[str]:
-    """Return the process ids of the children of this process."""
-    found = []
+def _children() -> dict[str, str]:
+    """Return the children of this process: the process id and the command line of each."""
+    pids: list[str] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that has ended meanwhile
-            found += (task / "children").read_text().split()
+            pids += (task / "children").read_text().split()
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # a child that has ended meanwhile
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_text()
     return found
 
 
