@@ -25,7 +25,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -109,12 +109,19 @@ def failures_in(junit: Path) -> tuple[int, list[Failure]]:
     return len(cases), failures
 
 
-def call_pytest(command: list[str], root: Path, log: Path, limit: float) -> int | None:
+def call_pytest(
+    command: list[str],
+    root: Path,
+    log: Path,
+    limit: float,
+    environment: Mapping[str, str] | None = None,
+) -> int | None:
     """Run pytest with its output in ``log``; return its status, None where the limit ended it."""
     with open(log, "w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command,
             cwd=root,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
