@@ -6,6 +6,7 @@ force until they are torn down, and their reports come before that.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,13 @@ from tests.support import patched_functions
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Sessions, differences
 
-NEEDED_BY_PYTEST = ("inspect.", "os.dup2", "os.fstat")
+NEEDED_BY_PYTEST = (
+    "inspect.",
+    "os.dup2",
+    "os.fstat",
+    # by way of exceptiongroup, which is there for these releases alone
+    *(("traceback.walk_tb",) if sys.version_info < (3, 11) else ()),
+)
 """It uses them between the phases, so that a test without isolation fails, too."""
 NEEDED_TO_SHOW_A_FAILURE = {
     "builtins.zip",
