@@ -105,8 +105,10 @@ class History:
     def work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator, and note what it did."""
         result = self._work(known, args, kwargs)
-        if known.kind is Kind.WORK and has_numbers(args):
-            self.note_numbers(known, args, result)
+        if known.kind is Kind.WORK:
+            given = (*args, *kwargs.values()) if kwargs else args
+            if has_numbers(given):
+                self.note_numbers(known, given, result)
         return result
 
     def note_numbers(self, known: KnownOperator, args: Any, result: Any) -> None:
@@ -145,7 +147,7 @@ class History:
         if uses is None:
             self.latest[known.traits.name, operation.where] = operation.at
         else:
-            uses.took(args)
+            uses.took((*args, *kwargs.values()))
             uses.did(known.traits.name, operation.where)
             uses.draws += draws
             for each in places_among(known.name, args):

@@ -53,6 +53,30 @@ def test_a_number_that_the_host_has_read_within_the_capture() -> None:
         assert "the host read 7 from int64[], a number that is in the graph" in what
 
 
+def test_a_number_that_is_given_by_its_name() -> None:
+    with looking() as look:
+        lengths, x = torch.tensor([3, 7]), torch.ones(9)
+        longest = lengths.max().item()
+        captured = look.capture(lambda: torch.add(x, x, alpha=longest))
+        captured.replay()
+        assert suspicions(look) == []
+        lengths.fill_(8)
+        captured.replay()
+        (what,) = suspicions(look)
+        assert "the host read 7 from int64[], a number that is in the graph" in what
+
+        def work(step: int) -> Any:
+            return torch.add(x, x, alpha=step)
+
+        work(2)
+        look.capture(lambda: work(2)).replay()
+        assert suspicions(look) == []
+        work(5)
+        look.capture(lambda: work(6)).replay()
+        (what,) = suspicions(look)
+        assert what.startswith("add has the number 6 in the graph, and had 5 in the run before")
+
+
 def test_the_size_of_a_tensor_is_no_number_that_was_read() -> None:
     with looking() as look:
         lengths, x = torch.tensor([3, 7]), torch.ones(7, 1)
