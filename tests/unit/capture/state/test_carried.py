@@ -6,6 +6,10 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
+pytest.importorskip("torch")
+
 from pytest_cudafork.capture.state.carried import closure_of
 
 
