@@ -79,6 +79,7 @@ class Watched:
         if self._kept is not None:
             return self._kept
         observer = self._observer
+        observer.settle()
         everything = observer.records()
         start = self._block.told_before
         before, after = everything[:start], everything[start:]

@@ -237,21 +237,14 @@ class Outputs:
         if watch is None or check is None:
             return None, problems
         from pytest_cudafork.check.accepted import accepted_records
-        from pytest_cudafork.check.findings import expected_ids, find, reported_ids
-        from pytest_cudafork.errors import CudaTouchError
+        from pytest_cudafork.check.findings import find_in_session
         from pytest_cudafork.observe.story.stories import History
         from pytest_cudafork.report.session_document import check_content
 
         observer = watch.observer
         records = observer.records()
         level = self._state.settings.level
-        reported = reported_ids(records)
-        found = [
-            each
-            for each in find(records, level, expected=expected_ids(records))
-            # a touch in the process of an isolated test is none, and only that process knows
-            if each.id in reported or each.error is not CudaTouchError or not each.nodeid
-        ]
+        found = find_in_session(records, level)
         accepted = {each for each, _ in accepted_records(records)}
         forks = session_problems.accepted_forks(records)
         accepted.update(each.id for each in forks)
