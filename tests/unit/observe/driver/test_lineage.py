@@ -94,6 +94,7 @@ def test_a_fork_that_nobody_has_announced_is_told_before_it_happens(lineage: Lin
     assert told == ["in_a_child"]
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of Python 3.12 on
 def test_forks_of_two_threads_are_told_apart(lineage: Lineage) -> None:
     told: list[str] = []
     seen: list[bool] = []
