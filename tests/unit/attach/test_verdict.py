@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.attach import verdict
-from pytest_cudafork.attach.target import Target, monotonic_of
+from pytest_cudafork.attach.target import Target
 from pytest_cudafork.attach.verdict import State, judge, read_history, users_of_gpus
 from pytest_cudafork.gpus.nvml import NvmlError
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.driver.probe import Verdict as V
 from pytest_cudafork.observe.story.stories import History
+from pytest_cudafork.process.descendants.process_state import monotonic_of
 
 STARTED = 1000.0
 NOW = monotonic_of(STARTED) + 10**9
