@@ -187,6 +187,7 @@ def _register_check(config: pytest.Config, state: session.CudaForkSession, late:
     check = CheckHooks(state, watch.observer, watch.refusals, watch.acceptance)
     baseline = BaselineHooks(config, state, watch, check)
     config.pluginmanager.register(baseline, "cudafork-baseline")
+    config.add_cleanup(baseline.close)  # when all is judged: these go backwards
     config.pluginmanager.register(check, "cudafork-check")
     late_errors = LateErrors(check)
     config.pluginmanager.register(late_errors, "cudafork-late-errors")

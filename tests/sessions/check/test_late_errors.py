@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_cudafork.report.merge import merge, read_jobs
 from tests.support.sessions import check, failure, module, outcomes
 
 HOOKS = {
@@ -80,3 +81,20 @@ def test_expected_whatever_it_is():
     told = failure(result, "test_expected_by_its_class")
     assert "as expected" in told
     assert "fork refused at" in told
+
+
+def test_a_ledger_that_is_joined_knows_of_an_error_that_came_last(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        module(
+            "def pytest_unconfigure():\n    touch()\n    try:\n        os.fork()\n"
+            "    except Exception:\n        pass\n"
+        )
+    )
+    pytester.makepyfile("def test_a(): pass")
+    ledger = pytester.path / "ledger.jsonl"
+    assert check(pytester, "fork", f"--cuda-fork-ledger={ledger}").ret == 1
+    (job,) = read_jobs([str(ledger)])
+    assert job.status == 1
+    assert [seen.what.kind for seen in merge([job]).result.new] == ["fork"]
