@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pytest
 
@@ -357,6 +357,8 @@ class LateErrors:
         self._check = check
         self._pid = os.getpid()
         self._session: pytest.Session | None = None
+        self.then: list[Callable[[], object]] = []
+        """What tells others how the session has ended, to be called when all was judged."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -372,6 +374,8 @@ class LateErrors:
             self._check.judge(self._session)
         for text in self._check.left_to_tell():
             sys.stderr.write(f"\nERROR: too late to fail a test:\n{text}\n")
+        for tell in self.then:
+            tell()
 
 
 def host_words(records: Iterable[Record], key: str) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pytest_cudafork.report.merge import merge, read_jobs
@@ -83,7 +85,7 @@ def test_expected_whatever_it_is():
     assert "fork refused at" in told
 
 
-def test_a_ledger_that_is_joined_knows_of_an_error_that_came_last(
+def test_files_and_a_ledger_that_is_joined_know_of_an_error_that_came_last(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makeconftest(
@@ -93,8 +95,12 @@ def test_a_ledger_that_is_joined_knows_of_an_error_that_came_last(
         )
     )
     pytester.makepyfile("def test_a(): pass")
-    ledger = pytester.path / "ledger.jsonl"
-    assert check(pytester, "fork", f"--cuda-fork-ledger={ledger}").ret == 1
+    ledger, told = pytester.path / "ledger.jsonl", pytester.path / "told.json"
+    files = f"--cuda-fork-ledger={ledger}", f"--cuda-fork-json={told}"
+    assert check(pytester, "fork", *files).ret == 1
+    document = json.loads(told.read_text(encoding="utf-8"))
+    assert (document["good"], document["exit_status"]) == (False, 1)
+    assert len(document["check"]["findings"]) == 1
     (job,) = read_jobs([str(ledger)])
     assert job.status == 1
     assert [seen.what.kind for seen in merge([job]).result.new] == ["fork"]
