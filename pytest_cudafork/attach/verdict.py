@@ -203,4 +203,5 @@ def read_history(path: str) -> tuple[History | None, list[str]]:
     if not is_ledger(path):
         raise OSError(f"{path} is no ledger of pytest-cudafork")
     with contextlib.closing(Ledger(path).reader()) as reader:
-        return History(reader.new()), reader.damage()
+        lost = reader.damage()  # first: it waits for a record that is being written
+        return History(reader.new()), lost
