@@ -47,6 +47,8 @@ _NEEDED_IN_TESTS = (
     "pytest_cudafork.observe.story.stories",
 )
 """What tells of touches and forks. A test may have replaced what imports are made with."""
+_ENDS_THE_SESSION = (KeyboardInterrupt, pytest.exit.Exception)
+"""What ends it in the middle of a test, of which nothing is reported then."""
 _TOUCHED_BEFORE = (
     "\n\nThat was in an earlier run of this test. It cannot pass in this process any more, where "
     "CUDA stays initialized."
@@ -223,6 +225,9 @@ class CheckHooks:
         """
         self._refusals.settle(passing=error)
         self._observer.settle()
+        if isinstance(error, _ENDS_THE_SESSION):
+            self._note_late(self._findings_of(item, when))  # no report comes that could tell them
+            return
         if not _is_skip(error):
             self._note_shown(error, item.nodeid)
         found = self._findings_of(item, when)

@@ -220,6 +220,25 @@ def test_a_touch_of_a_test_that_is_over_fails_the_session(observer: Observer, se
     assert (left.error, left.nodeid) == (CudaTouchError, "test_it.py::test_a")
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), pytest.exit.Exception("enough")])
+@pytest.mark.parametrize("poisoned", [True, False])
+def test_what_ends_the_session_in_a_test_hides_no_error(
+    observer: Observer, end: BaseException, poisoned: bool
+) -> None:
+    hooks = hooks_on(observer)
+
+    def work() -> None:
+        observer.touch("test_it.py::test_a (call)", poisoned=poisoned)
+        raise end
+
+    with pytest.raises(type(end)):
+        through(hooks.pytest_runtest_call(item_at()), work)
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    hooks.pytest_sessionfinish(session)
+    assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
+    assert len(hooks.unreported(observer.records())) == 1
+
+
 def test_a_touch_in_an_isolated_test_is_no_late_one(observer: Observer) -> None:
     hooks = hooks_on(observer)
     observer.touch("test_it.py::test_a (call)", owner="88", pid=88)
