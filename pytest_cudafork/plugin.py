@@ -130,6 +130,9 @@ def _register_reports(config: pytest.Config, state: session.CudaForkSession) -> 
 
         outputs = Outputs(config, state, announcer)
         config.pluginmanager.register(outputs, "cudafork-outputs")
+        late_errors = config.pluginmanager.get_plugin("cudafork-late-errors")
+        if late_errors is not None:
+            late_errors.then.append(outputs.close)
         if in_pytest_html:
             from pytest_cudafork.page.in_pytest_html import HtmlSection
 
@@ -189,6 +192,7 @@ def _register_check(config: pytest.Config, state: session.CudaForkSession, late:
     config.pluginmanager.register(baseline, "cudafork-baseline")
     config.pluginmanager.register(check, "cudafork-check")
     late_errors = LateErrors(check)
+    late_errors.then.append(baseline.close)
     config.pluginmanager.register(late_errors, "cudafork-late-errors")
     config.add_cleanup(late_errors.close)
     if state.reports_home:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pwd
 import re
-import time
 from typing import NamedTuple
 
 from pytest_cudafork.observe.driver import native_libs
@@ -150,12 +149,6 @@ def _ledger(pid: int, opened: list[str]) -> str:
     if told and os.path.isfile(told):
         return told
     return next((path for path in opened if path.endswith(".jsonl") and is_ledger(path)), "")
-
-
-def monotonic_of(started: float) -> int:
-    """Return a time since the machine's start as the ledger counts, which leaves sleep out."""
-    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
-    return int((started - asleep) * 1e9)
 
 
 def _why_not(pid: int) -> str:

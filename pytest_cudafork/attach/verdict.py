@@ -12,13 +12,14 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pytest_cudafork.attach.target import Target, monotonic_of
+from pytest_cudafork.attach.target import Target
 from pytest_cudafork.gpus.nvml import NvmlError, open_nvml
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.observe.story.images import moment_of
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch
+from pytest_cudafork.process.descendants import process_state
 
 _CLOCK_NS = 20_000_000
 """A tick of the kernel's clock, in which the start of a process is counted, and a reserve."""
@@ -156,7 +157,7 @@ def _of_phantom(target: Target, has_ledger: bool) -> State:
 
 def _told(target: Target, history: History) -> State | None:
     """Return what the ledger says of a process; None if it says nothing."""
-    since = monotonic_of(target.started) - _CLOCK_NS
+    since = process_state.monotonic_of(target.started) - _CLOCK_NS
     image = history.image_of(target.pid)
     own = [
         record
@@ -202,4 +203,5 @@ def read_history(path: str) -> tuple[History | None, list[str]]:
     if not is_ledger(path):
         raise OSError(f"{path} is no ledger of pytest-cudafork")
     with contextlib.closing(Ledger(path).reader()) as reader:
-        return History(reader.new()), reader.damage()
+        lost = reader.damage()  # first: it waits for a record that is being written
+        return History(reader.new()), lost

@@ -110,8 +110,8 @@ class Acceptance:
     def terms(self) -> Terms | None:
         """What is accepted; None in a session without a baseline."""
         if not self._looked:
-            self._looked = True
             self._terms = terms_in(self._notes.records())
+            self._looked = True  # last: another thread may ask meanwhile
         return self._terms
 
     def begin(self, terms: Terms) -> None:

@@ -39,6 +39,10 @@ class BaselineHooks:
         self._passed = ""
         """The test whose body has passed last."""
         self._places: frozenset[str] | None = None
+        self._session: pytest.Session | None = None
+        """The session whose end was judged."""
+        self._end: dict[str, object] = {}
+        """How that was written last."""
         self.result = BaselineResult()
         self.gone: tuple[Accepted, ...] = ()
         self.written = ""
@@ -108,19 +112,37 @@ class BaselineHooks:
         records = self._observer.records()
         stopped = self._why_stopped(session, exitstatus)
         partial = stopped or self._why_partial(records)
-        unreported = self._check.unreported(records)
-        root, terms = str(self._config.rootpath), self._acceptance.terms
-        self.result = result_of(records, self._settings.level, root, terms, unreported)
+        self.result, untold = self._judged(records)
         quiet = () if partial else self.result.quiet
         self.gone = tuple(dict.fromkeys((*self.result.missing, *quiet)))
         if self._settings.baseline_update:
             self._update(stopped)
         if self.failure:
             fail_session(session)
-        self._observer.note_end(
-            result=self.result.to_plain(), stopped=stopped, partial=partial, root=root,
-            untold=len(unreported), status=int(session.exitstatus),
-        )  # fmt: skip
+        self._session = session
+        self._end = {"stopped": stopped, "partial": partial, "root": str(self._config.rootpath)}
+        self._note_end(self.result, untold)
+
+    def _judged(self, records: list[Record]) -> tuple[BaselineResult, int]:
+        """Return the result until now, and how many errors have failed no test."""
+        unreported = self._check.unreported(records)
+        root, terms = str(self._config.rootpath), self._acceptance.terms
+        return result_of(records, self._settings.level, root, terms, unreported), len(unreported)
+
+    def _note_end(self, result: BaselineResult, untold: int) -> None:
+        """Write how the session ended, unless that was written so already."""
+        assert self._session is not None, "it has come to its end"
+        found = {"result": result.to_plain(), "untold": untold}
+        end = {**self._end, **found, "status": int(self._session.exitstatus)}
+        if end != self._end:
+            self._end = end
+            self._observer.note_end(**end)
+
+    def close(self) -> None:
+        """Write anew how the session ended, if something has come since: ``merge`` reads it."""
+        kept = bool(self._settings.ledger)  # else it is about to be removed
+        if kept and self._session is not None and os.getpid() == self._pid:
+            self._note_end(*self._judged(self._observer.records()))
 
     def _why_stopped(self, session: pytest.Session, exitstatus: int) -> str:
         """Say why the session did not come to its end; "" if it did."""

@@ -163,6 +163,20 @@ def find(
     return findings
 
 
+def find_in_session(records: Collection[Record], level: Level) -> list[Finding]:
+    """Pick the errors out of the records of all processes of a session.
+
+    A touch in a test of an isolated process is none, and only that process knows: what is one has
+    failed the test, or was noted when its record came too late for that.
+    """
+    known = reported_ids(records) | late_ids(records)
+    return [
+        found
+        for found in find(records, level, expected=expected_ids(records))
+        if found.error is not CudaTouchError or not found.nodeid or found.id in known
+    ]
+
+
 def reported_ids(records: Iterable[Record]) -> set[str]:
     """The ids of the records that have failed a test or a collection."""
     ids: set[str] = set()
@@ -170,6 +184,11 @@ def reported_ids(records: Iterable[Record]) -> set[str]:
         if record["k"] == "reported":
             ids.update(str(record_id) for record_id in record.get("ids", ()))
     return ids
+
+
+def late_ids(records: Iterable[Record]) -> set[str]:
+    """The ids of the errors whose records came when their test was over."""
+    return {str(each) for r in records if r["k"] == "late" for each in r.get("ids", ())}
 
 
 def expected_ids(records: Iterable[Record]) -> set[str]:

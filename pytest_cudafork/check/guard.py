@@ -58,6 +58,9 @@ class Watched(Protocol):
     def state(self) -> CudaState:
         """CUDA in this process, now."""
 
+    def settle(self) -> None:
+        """Wait until what ``state`` has shown is in the ledger."""
+
     def note_fork(
         self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType | None
     ) -> str:
@@ -204,6 +207,7 @@ class Rules(NamedTuple):
         module = allowed_module(frame, self.allow)
         if module:
             return ForkDecision.ALLOWED, f"code of {module} may fork"
+        self.observer.settle()  # what accepts it, and its story, go by the line that touched
         accepted = self.accepted()
         if accepted:
             return ForkDecision.ACCEPTED, accepted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pytest
 
@@ -19,6 +19,7 @@ from pytest_cudafork.check.findings import (
     Finding,
     expected_ids,
     find,
+    find_in_session,
     reported_ids,
     worst,
 )
@@ -46,6 +47,8 @@ _NEEDED_IN_TESTS = (
     "pytest_cudafork.observe.story.stories",
 )
 """What tells of touches and forks. A test may have replaced what imports are made with."""
+_ENDS_THE_SESSION = (KeyboardInterrupt, pytest.exit.Exception)
+"""What ends it in the middle of a test, of which nothing is reported then."""
 _TOUCHED_BEFORE = (
     "\n\nThat was in an earlier run of this test. It cannot pass in this process any more, where "
     "CUDA stays initialized."
@@ -105,6 +108,7 @@ class CheckHooks:
         if own is not None:
             self._note_shown(own, nodeid)
             put_culprit_first(report.longrepr, own)
+        self._observer.settle()
         found = self._new_findings()
         if found and report.outcome == "failed":
             report.sections.append((SECTION, self._tell(found, nodeid)))
@@ -199,6 +203,7 @@ class CheckHooks:
         """
         # Not hidden: it is never shown, and pytest remarks on a traceback that is all hidden.
         self._refusals.settle()
+        self._observer.settle()  # a later record would be another test's, or nobody's
         own = [e for e in pytest_internals.outcomes_of_unittest(item) if not _is_skip(e)]
         for error in own:
             self._note_shown(error, item.nodeid)
@@ -219,6 +224,10 @@ class CheckHooks:
         A skip they turn into a failure, and so what ``xfail(raises=...)`` expects by its class.
         """
         self._refusals.settle(passing=error)
+        self._observer.settle()
+        if isinstance(error, _ENDS_THE_SESSION):
+            self._note_late(self._findings_of(item, when))  # no report comes that could tell them
+            return
         if not _is_skip(error):
             self._note_shown(error, item.nodeid)
         found = self._findings_of(item, when)
@@ -261,7 +270,14 @@ class CheckHooks:
         touches = [each for each in mine if each.error is CudaTouchError]
         if touches:
             self._touches[item.nodeid, when] = (self._runs.get(item.nodeid, 1), touches)
+        self._note_late(each for each in found if each not in mine)
         return mine
+
+    def _note_late(self, findings: Iterable[Finding]) -> None:
+        """Note touches of tests that are over: whoever judges the session asks no test of them."""
+        late = [f.id for f in findings if f.error is CudaTouchError and f.nodeid]
+        if late:
+            self._observer.note_late(late)
 
     # -- what both use ---------------------------------------------------------------------------
 
@@ -293,12 +309,14 @@ class CheckHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the session for errors that no test could be failed for."""
-        self._reader.close()
         self.judge(session)
 
     def judge(self, session: pytest.Session) -> None:
         """Fail the session for what is in the ledger by now and has failed no test."""
         self._refusals.settle()
+        self._observer.settle()
+        self._note_late(self._new_findings())
+        self._reader.close()
         if self._joined:
             return
         records = self._observer.records()
@@ -310,6 +328,7 @@ class CheckHooks:
     def left_to_tell(self) -> list[str]:
         """Return the stories of errors that neither a failure nor the summary has told."""
         self._refusals.settle()
+        self._observer.settle()
         if self._joined:
             return []
         records = self._observer.records()
@@ -328,13 +347,8 @@ class CheckHooks:
 
     def unreported(self, records: list[Record]) -> list[Finding]:
         """The errors, of all processes of the session, that have failed no test or collection."""
-        reported = reported_ids(records)
-        found = find(records, self._level, expected=expected_ids(records))
-        if self._level is Level.TOUCH:
-            # A touch in a test of an isolated process is none, and only that process knows.
-            found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
-        accepted = {each for each, _ in accepted_records(records)}
-        return [f for f in found if f.id not in reported and f.id not in accepted]
+        done = reported_ids(records) | {each for each, _ in accepted_records(records)}
+        return [each for each in find_in_session(records, self._level) if each.id not in done]
 
 
 class LateErrors:
@@ -348,6 +362,8 @@ class LateErrors:
         self._check = check
         self._pid = os.getpid()
         self._session: pytest.Session | None = None
+        self.then: list[Callable[[], object]] = []
+        """What tells others how the session has ended, to be called when all was judged."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -363,6 +379,8 @@ class LateErrors:
             self._check.judge(self._session)
         for text in self._check.left_to_tell():
             sys.stderr.write(f"\nERROR: too late to fail a test:\n{text}\n")
+        for tell in self.then:
+            tell()
 
 
 def host_words(records: Iterable[Record], key: str) -> tuple[str, ...]:

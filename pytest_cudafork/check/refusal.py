@@ -154,7 +154,8 @@ class Refusals:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._living: list[weakref.ref[RefusedFork]] = []
+        self._living: weakref.WeakValueDictionary[int, RefusedFork] = weakref.WeakValueDictionary()
+        """By what is theirs alone while they live; several threads may add to them."""
         self._put_off: list[RefusedFork] = []
         """Errors that are over and could not be looked at yet."""
         self._phases = 0
@@ -170,7 +171,7 @@ class Refusals:
         """Make the error of a refusal, be it one of another process."""
         self._finish()
         error = RefusedFork(text, fork_id, self._notes, self._put_off.append)
-        self._living = [*(ref for ref in self._living if ref() is not None), weakref.ref(error)]
+        self._living[id(error)] = error
         return error
 
     def settle(self, passing: BaseException | None = None) -> None:
@@ -180,7 +181,7 @@ class Refusals:
         """
         self._phases += 1
         self._finish()
-        for reference in self._living:
+        for reference in self._living.valuerefs():
             error = reference()
             if error is not None and error is not passing:
                 with contextlib.suppress(Exception):

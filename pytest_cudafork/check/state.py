@@ -50,6 +50,7 @@ def require_clean(state: CudaState, observer: Observer | None, when: str) -> Non
         from pytest_cudafork.compat.unpatched import os
         from pytest_cudafork.observe.story.words import touch_lines
 
+        observer.settle()
         touch = observer.history().initializer(os.getpid())
         if touch is not None:
             text = "\n".join([text, "", *touch_lines(touch)])

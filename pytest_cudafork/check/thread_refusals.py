@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from time import monotonic, sleep  # bound now: a test may stop the time
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from pytest_cudafork.check.main_thread import MainThread
-from pytest_cudafork.compat.unpatched import contextlib, os, threading, weakref
+from pytest_cudafork.compat.unpatched import contextlib, os, threading, time, weakref
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.base.stacks import outward
 
@@ -167,14 +166,14 @@ class ThreadRefusals:
         def make_in_library(frame: FrameType | None) -> BaseException | None:
             return make() if _calls(frame, library) else None
 
-        due = monotonic() + GRACE
+        due = time.monotonic() + GRACE
         while self._terminal is terminal:
-            sleep(_LOOK)
+            time.sleep(_LOOK)
             if self._phase() != phase:
                 break
-            if monotonic() >= due:
+            if time.monotonic() >= due:
                 self._main.interrupt(make_in_phase)
-                due = monotonic() + _AGAIN
+                due = time.monotonic() + _AGAIN
         # A test after this one may wait for what the thread did for all of them.
         for _ in self._waits_in(library):
             if self._terminal is not terminal:
@@ -189,10 +188,10 @@ class ThreadRefusals:
         """
         from pytest_cudafork.check.caught import may_look  # late, as the errors import it
 
-        begin, last = monotonic(), float("inf")
-        while self._terminal is not None and monotonic() < last:
+        begin, last = time.monotonic(), float("inf")
+        while self._terminal is not None and time.monotonic() < last:
             dead = not fate.thread.is_alive()
-            late = monotonic() - begin > GRACE
+            late = time.monotonic() - begin > GRACE
             error = reference()
             if may_look():
                 self._finish()
@@ -206,24 +205,24 @@ class ThreadRefusals:
                 return True
             del error
             if last == float("inf") and self._phase() != phase:
-                last = monotonic() + GRACE
-            sleep(_LOOK)
+                last = time.monotonic() + GRACE
+            time.sleep(_LOOK)
         return False
 
     def _waits_in(self, filename: str) -> Iterator[None]:
         """Yield whenever the main thread stands still in calls of the code that the thread ran."""
         stands: tuple[FrameType, int] | None = None
-        since = monotonic()
+        since = time.monotonic()
         while filename and self._terminal is not None:
-            sleep(STUCK / 4)
+            time.sleep(STUCK / 4)
             frame = _frame_of(threading.main_thread())
             # The frame itself: the next one may be where one was that is over.
             place = (frame, frame.f_lasti) if frame is not None else None
             if place != stands or not _calls(frame, filename):
-                stands, since = place, monotonic()
-            elif monotonic() - since >= STUCK:
+                stands, since = place, time.monotonic()
+            elif time.monotonic() - since >= STUCK:
                 yield
-                since = monotonic() + _AGAIN
+                since = time.monotonic() + _AGAIN
 
 
 def _frame_of(thread: threading.Thread) -> FrameType | None:

@@ -36,7 +36,7 @@ def write_files(files: Iterable[OutFile]) -> tuple[list[str], list[str]]:
 
     """
     given = list(files)
-    order = sorted(given, key=_is_written_once)
+    order = sorted(given, key=is_written_once)
     failures: dict[OutFile, str] = {}
     told: dict[OutFile, tuple[str, ...]] = {}
     changed = True
@@ -44,7 +44,7 @@ def write_files(files: Iterable[OutFile]) -> tuple[list[str], list[str]]:
         changed = False
         for file in order:
             known = tuple(failures.values())
-            settled = file in told and (told[file] == known or _is_written_once(file))
+            settled = file in told and (told[file] == known or is_written_once(file))
             if file in failures or settled:
                 continue
             told[file] = known
@@ -58,5 +58,6 @@ def write_files(files: Iterable[OutFile]) -> tuple[list[str], list[str]]:
     return written, list(failures.values())
 
 
-def _is_written_once(file: OutFile) -> bool:
+def is_written_once(file: OutFile) -> bool:
+    """Whether a file cannot be written again: it is appended to, or a pipe or a device."""
     return file.once or (os.path.exists(file.path) and not os.path.isfile(file.path))

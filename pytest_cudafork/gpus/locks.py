@@ -17,10 +17,10 @@ import contextlib
 import os
 import random
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pytest_cudafork.compat.unpatched import time
 from pytest_cudafork.gpus import lock_files, notes, packing
 from pytest_cudafork.gpus.notes import Measured
 from pytest_cudafork.gpus.packing import Card, Request

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_cudafork.compat.unpatched import time
 from pytest_cudafork.gpus import rocm
 from pytest_cudafork.gpus.nvml import DeviceMemory, Nvml, NvmlError, open_nvml
 from pytest_cudafork.process.descendants import process_state

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_cudafork.compat.unpatched import time
 from pytest_cudafork.gpus import memory
 from pytest_cudafork.process.descendants import leftovers
 

@@ -6,10 +6,10 @@ Nothing of CUDA is initialized by this: NVML is asked, or the kernel for AMD's G
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_cudafork.compat.unpatched import time
 from pytest_cudafork.errors import GpuBusyError
 from pytest_cudafork.gpus import memory, rocm
 from pytest_cudafork.gpus.inventory import Machine, phantom_machine, real_machine, take_inventory

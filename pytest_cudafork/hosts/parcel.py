@@ -5,13 +5,29 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from typing import Any, NamedTuple
 
+from pytest_cudafork.compat.unpatched import time
 from pytest_cudafork.observe.base.records import Record
 
 CARRIED = "_cudafork_ledger"
 """The attribute of a report, and the key of a worker's output, under which it travels."""
+
+
+class Clocks(NamedTuple):
+    """The time of the day on a host, and what the clock of ledgers said at that time.
+
+    Each process looks once, when it begins: the two are not read at the same moment, and the time
+    of the day may be set meanwhile, so what is ordered on one host would not be by several looks.
+    """
+
+    wall_ns: int
+    clock_ns: int
+
+    @classmethod
+    def now(cls) -> Clocks:
+        """Look."""
+        return cls(time.time_ns(), time.monotonic_ns())
 
 
 class Parcel(NamedTuple):
@@ -20,8 +36,8 @@ class Parcel(NamedTuple):
     Attributes:
         host: The name of its host.
         root: The root folder of pytest there.
-        wall_ns: The time there.
-        clock_ns: What the clock of its ledger said at that time.
+        wall_ns: As ``Clocks`` has it, there.
+        clock_ns: Likewise.
         records: The new records of its ledger.
         damage: What is known to be missing from that, in words; told in the last parcel.
         limits: What could not be seen there, in words; told in the last one.
@@ -37,9 +53,9 @@ class Parcel(NamedTuple):
     limits: list[str]
 
     @classmethod
-    def of_now(cls, root: str, records: list[Record]) -> Parcel:
+    def made(cls, root: str, clocks: Clocks, records: list[Record]) -> Parcel:
         """Make one in the worker."""
-        return cls(socket.gethostname(), root, time.time_ns(), time.monotonic_ns(), records, [], [])
+        return cls(socket.gethostname(), root, *clocks, records, [], [])
 
     def to_text(self) -> str:
         """Return it as text, which every version of execnet carries."""
@@ -58,14 +74,14 @@ class Parcel(NamedTuple):
         except (TypeError, RecursionError) as error:
             raise ValueError(str(error)) from None
 
-    def at_home(self, root: str) -> list[dict[str, Any]]:
+    def at_home(self, root: str, here: Clocks) -> list[dict[str, Any]]:
         """Return the records with the times and the files of the controller's host.
 
         Clocks of two hosts have nothing in common, so that the time of the day tells what was when,
         as far as the hosts agree on it. Files below the root folder are those of the same names
         here.
         """
-        later = (self.wall_ns - self.clock_ns) - (time.time_ns() - time.monotonic_ns())
+        later = (self.wall_ns - self.clock_ns) - (here.wall_ns - here.clock_ns)
         home = []
         for each in self.records:
             record = dict(each)

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.check.watch import Watch
-from pytest_cudafork.hosts.parcel import CARRIED, Parcel
+from pytest_cudafork.hosts.parcel import CARRIED, Clocks, Parcel
 from pytest_cudafork.hosts.told import KEY, message_for_worker
 from pytest_cudafork.observe.base.other_hosts import moved, moved_number
 from pytest_cudafork.report import trace
@@ -24,6 +24,7 @@ class TakesHome:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._root = os.fspath(config.rootpath)
+        self._clocks = Clocks.now()
         self._hosts: dict[str, int] = {}
         """The numbers of the workers on other hosts, by their names."""
 
@@ -76,7 +77,7 @@ class TakesHome:
 
     def _keep(self, parcel: Parcel, host: int) -> None:
         if self._watch is not None:
-            home = parcel.at_home(self._root)
+            home = parcel.at_home(self._root, self._clocks)
             self._watch.observer.ledger.take_in(moved(each, host) for each in home)
 
     def _note(self, host: int, name: str, damage: list[str], limits: list[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cudafork.check.hooks import CheckHooks
 from pytest_cudafork.check.watch import Watch
-from pytest_cudafork.hosts.parcel import CARRIED, Parcel
+from pytest_cudafork.hosts.parcel import CARRIED, Clocks, Parcel
 from pytest_cudafork.report.header import limits_of
 
 _STAYS = frozenset(("baseline", "end"))
@@ -24,12 +24,13 @@ class SendsHome:
         self._observer = watch.observer
         self._check = check
         self._late = late
+        self._clocks = Clocks.now()
         self._reader = watch.observer.ledger.reader()
         self._pid = os.getpid()
 
     def _parcel(self) -> Parcel:
         records = [each for each in self._reader.new() if each["k"] not in _STAYS]
-        return Parcel.of_now(os.fspath(self._config.rootpath), records)
+        return Parcel.made(os.fspath(self._config.rootpath), self._clocks, records)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from pytest_cudafork.compat.unpatched import contextlib, os, threading
+from pytest_cudafork.compat.unpatched import contextlib, os, threading, time
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
@@ -23,6 +23,10 @@ from pytest_cudafork.settings import environment
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
     from pytest_cudafork.observe.witnesses import Witnesses
+
+_MOST_UNWRITTEN = 1.0
+"""For how many seconds a thread that has touched is given the time to write by which line."""
+_LOOK = 0.001
 
 
 class Observer:
@@ -109,6 +113,16 @@ class Observer:
             poisoned_by=self.lineage.poisoned_by,
             forked_unwatched=self.lineage.forked_unwatched,
         )
+
+    def settle(self) -> None:
+        """Wait until what ``state`` has shown is in the ledger.
+
+        A witness changes the state first, so that no fork is missed, and writes by which line it
+        was a moment later: another thread may be between the two.
+        """
+        end = time.monotonic() + _MOST_UNWRITTEN
+        while self.witnesses is not None and self.witnesses.is_writing() and time.monotonic() < end:
+            time.sleep(_LOOK)
 
     def _torch_touched(self) -> bool:
         if os.getpid() in self._touched_before:
@@ -202,6 +216,10 @@ class Observer:
         """Write that these touches have failed a test, so that nobody reports them again."""
         self._append("reported", ids=touch_ids)
 
+    def note_late(self, touch_ids: list[str]) -> None:
+        """Write that these touches are errors of tests that were over when they were seen."""
+        self._append("late", ids=touch_ids)
+
     def note_baseline(self, **fields: object) -> None:
         """Write what the baseline of this session accepts."""
         self._append("baseline", **fields)
@@ -251,15 +269,11 @@ class Observer:
         """Return, in words, that the driver knows of a touch in this process and no record does."""
         native = self.witnesses.native if self.witnesses is not None else None
         touched = native is not None and native.touch_count() > self._counted_before
-        if touched and not self.tells_of_touch_here(records):
-            return ("the driver was initialized in this process, and no record tells how",)
+        if touched and not _tells_of_touch_here(records):
+            self.settle()  # another thread may have touched since the records were read
+            if not _tells_of_touch_here(self.records()):
+                return ("the driver was initialized in this process, and no record tells how",)
         return ()
-
-    @staticmethod
-    def tells_of_touch_here(records: list[Record]) -> bool:
-        """Whether one of the records is of a touch in this process."""
-        here = os.getpid()
-        return any(record["k"] == "touch" and record["pid"] == here for record in records)
 
     def note_watch(self) -> None:
         """Write who watches with which eyes: an empty ledger may be a blind one."""
@@ -324,3 +338,8 @@ class Observer:
 def _begins_with(records: list[Record], some: list[Record]) -> bool:
     """Whether the others are what was read before: a ledger that is replaced is read anew."""
     return len(some) <= len(records) and (not some or some[-1] is records[len(some) - 1])
+
+
+def _tells_of_touch_here(records: list[Record]) -> bool:
+    here = os.getpid()
+    return any(record["k"] == "touch" and record["pid"] == here for record in records)

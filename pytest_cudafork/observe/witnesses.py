@@ -127,6 +127,12 @@ class Witnesses:
         """Whether torch was asked something for which a CUDA build would have initialized."""
         return self.simulated and self.torch is not None and self.torch.touched
 
+    def is_writing(self) -> bool:
+        """Whether another thread has touched, and its record is not in the ledger yet."""
+        return (self.native is not None and self.native.is_writing()) or (
+            self.torch is not None and self.torch.is_writing()
+        )
+
     def undo(self) -> None:
         """Take all witnesses away."""
         self._undo.close()

@@ -31,8 +31,7 @@ _HELPERS = (
 """What the command line of a process holds that stays for the next one that asks: of
 ``multiprocessing``, of torch and of this package."""
 _NAME_BYTES = 4
-_NANOSECONDS = 1e9
-_SLACK_SECONDS = 1.0
+_SLACK_NS = 10**9
 _REFUSING = frozenset({Level.FORK.value, Level.TOUCH.value})
 
 
@@ -79,6 +78,7 @@ class Watched:
         if self._kept is not None:
             return self._kept
         observer = self._observer
+        observer.settle()
         everything = observer.records()
         start = self._block.told_before
         before, after = everything[:start], everything[start:]
@@ -149,14 +149,15 @@ def _running_on(pid: int, before: Collection[int], deeds: Deeds) -> tuple[LeftPr
     One that has lost its parent is known where it is a Python that was watched.
     """
     began = {
-        int(record["pid"]): int(record["t"]) / _NANOSECONDS
+        int(record["pid"]): int(record["t"])
         for record in deeds.history.records
         if record["k"] == "process" and int(record["pid"]) in deeds.processes
     }
     watched = {
         each
         for each, when in began.items()
-        if process_state.started_at(each) <= when + _SLACK_SECONDS  # else its number is another's
+        # else its number is another's
+        if process_state.monotonic_of(process_state.started_at(each)) <= when + _SLACK_NS
     }
     found = sorted({*leftovers.descendants(pid), *watched} - {pid, *before})
     commands = {each: process_state.program_of(each) for each in found if process_state.lives(each)}

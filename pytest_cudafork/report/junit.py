@@ -50,7 +50,8 @@ class JunitProperties:
         method = getattr(report, "isolation", None)
         if method is not None:
             report.user_properties.append(("cudafork_isolation", method))
-        for name, value in self._seen(self._of_test.pop(report.nodeid, [])):
+        records = self._of_test.pop(report.nodeid, [])
+        for name, value in self._seen(records, isolated=method is not None):
             report.user_properties.append((name, value))
 
     @pytest.hookimpl(tryfirst=True)
@@ -77,7 +78,7 @@ class JunitProperties:
                 test = str(record.get("test", "")).rpartition(" (")[0]
                 self._of_test.setdefault(test, []).append(record)
 
-    def _seen(self, records: list[Record]) -> list[tuple[str, str]]:
+    def _seen(self, records: list[Record], *, isolated: bool) -> list[tuple[str, str]]:
         """Return what a test did, as properties; nothing of one that did nothing."""
         if not records:
             return []
@@ -86,7 +87,8 @@ class JunitProperties:
 
         touches = [Touch.from_record(each) for each in records if each["k"] == "touch"]
         told = [("cudafork_touch", where) for where in dict.fromkeys(t.where for t in touches)]
-        found = find(records, self._level, expected=expected_ids(records))
+        expected = expected_ids(records)
+        found = find(records, self._level, isolated=isolated, expected=expected)
         if found:
             history = History(self._records)
             for each in found:

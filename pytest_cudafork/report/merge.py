@@ -101,8 +101,8 @@ def _read(path: str) -> list[Job]:
         )
     reader = Ledger(path).reader()
     try:
+        damage = tuple(reader.damage())  # first: it waits for a record that is being written
         records = reader.new()
-        damage = tuple(reader.damage())
     finally:
         reader.close()
     parts = list(_parts(records))

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import CudaForkSession
-from pytest_cudafork.documents.files import OutFile, write_files
+from pytest_cudafork.documents.files import OutFile, is_written_once, write_files
 from pytest_cudafork.documents.problem import Problem
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.report.announce import Announcer, say_untold
@@ -56,6 +56,12 @@ class Outputs:
         self._failures: list[str] = []
         self._commands: list[str] = []
         self._stopped = ""
+        self._session: pytest.Session | None = None
+        """The session of which files have told."""
+        self._told: tuple[object, ...] = ()
+        """What they have told of its end."""
+        self._unwritten: tuple[str, ...] = ()
+        """Which could not be written, in words."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take note of a phase of a test."""
@@ -120,6 +126,25 @@ class Outputs:
         say_untold("".join(f"\n{line}\n" for line in self._commands), sys.stdout)
         self._failures, self._commands = [], []
 
+    def close(self) -> None:
+        """Write files once more if something has come since: they would say that all was good."""
+        session = self._session
+        if session is None or self._pid != os.getpid() or self._told == self._end_of(session):
+            return
+        check, problems = self._checked()
+        files = self._files(session, check, self._audited(problems), problems)
+        _, failures = write_files(each for each in files if each.path and not is_written_once(each))
+        if failures:
+            fail_session(session)
+        say_untold("".join(f"ERROR: {line}\n" for line in failures), sys.stderr)
+
+    def _end_of(self, session: pytest.Session) -> tuple[object, ...]:
+        """Return how the session has ended until now: its status, and which errors there are."""
+        from pytest_cudafork.check.findings import find_in_session
+
+        found = find_in_session(self._records(), self._settings.level)
+        return int(session.exitstatus), *(each.id for each in found)
+
     def document_so_far(self, session: pytest.Session) -> dict[str, Any]:
         """Return the document of a session that may still write files and change its status."""
         check, problems = self._checked()
@@ -127,18 +152,7 @@ class Outputs:
 
     def _write(self, session: pytest.Session) -> None:
         check, problems = self._checked()
-        audit = self._audited(problems)
-        settings = self._settings
-
-        def document(failures: tuple[str, ...]) -> dict[str, Any]:
-            return self._document(session, check, audit, failures)
-
-        files = [
-            OutFile("SARIF", settings.sarif, lambda told: self._sarif(session, problems, told)),
-            OutFile("trace", settings.trace, lambda _: self._write_trace()),
-            OutFile("JSON", settings.json, lambda told: self._write_json(document(told))),
-            OutFile("HTML", settings.html, lambda told: self._write_page(document(told))),
-        ]
+        files = self._files(session, check, self._audited(problems), problems)
         if environment.value(environment.GITHUB_ACTIONS) == "true":
             files += self._for_github(problems)
         written, failures = write_files(file for file in files if file.path)
@@ -146,6 +160,33 @@ class Outputs:
         self._failures += failures
         if failures:
             fail_session(session)
+        self._session, self._told = session, self._end_of(session)
+        self._unwritten = tuple(failures)
+
+    def _files(
+        self,
+        session: pytest.Session,
+        check: dict[str, Any] | None,
+        audit: dict[str, Any] | None,
+        problems: list[Problem],
+    ) -> list[OutFile]:
+        """Return the files that were asked for, and others without a path."""
+        settings = self._settings
+
+        def document(failures: tuple[str, ...]) -> dict[str, Any]:
+            return self._document(session, check, audit, every(failures))
+
+        def every(failures: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(dict.fromkeys((*self._unwritten, *failures)))
+
+        return [
+            OutFile(
+                "SARIF", settings.sarif, lambda told: self._sarif(session, problems, every(told))
+            ),
+            OutFile("trace", settings.trace, lambda _: self._write_trace()),
+            OutFile("JSON", settings.json, lambda told: self._write_json(document(told))),
+            OutFile("HTML", settings.html, lambda told: self._write_page(document(told))),
+        ]
 
     def _document(
         self,
@@ -237,21 +278,14 @@ class Outputs:
         if watch is None or check is None:
             return None, problems
         from pytest_cudafork.check.accepted import accepted_records
-        from pytest_cudafork.check.findings import expected_ids, find, reported_ids
-        from pytest_cudafork.errors import CudaTouchError
+        from pytest_cudafork.check.findings import find_in_session
         from pytest_cudafork.observe.story.stories import History
         from pytest_cudafork.report.session_document import check_content
 
         observer = watch.observer
         records = observer.records()
         level = self._state.settings.level
-        reported = reported_ids(records)
-        found = [
-            each
-            for each in find(records, level, expected=expected_ids(records))
-            # a touch in the process of an isolated test is none, and only that process knows
-            if each.id in reported or each.error is not CudaTouchError or not each.nodeid
-        ]
+        found = find_in_session(records, level)
         accepted = {each for each, _ in accepted_records(records)}
         forks = session_problems.accepted_forks(records)
         accepted.update(each.id for each in forks)

@@ -26,3 +26,22 @@ def test_nothing_that_a_test_may_replace_is_looked_up_when_it_is_needed(module: 
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
     ]
     assert not wrong, f"{module.short}: {'; '.join(wrong)}"
+
+
+CLOCKED = [
+    module
+    for module in modules()
+    if folder_of(module).partition("/")[0] in (*BESIDE_A_TEST, "gpus")
+]
+
+
+@pytest.mark.parametrize("module", CLOCKED, ids=lambda module: module.short)
+def test_no_limit_is_counted_by_a_clock_that_a_test_may_stop(module: Module) -> None:
+    """What stops the time replaces a name that was imported from ``time``, too."""
+    wrong = [
+        f"line {node.lineno}: {ast.unparse(node)}, not from compat.unpatched"
+        for node in ast.walk(module.tree)
+        if (isinstance(node, ast.Import) and any(alias.name == "time" for alias in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module == "time")
+    ]
+    assert not wrong, f"{module.short}: {'; '.join(wrong)}"

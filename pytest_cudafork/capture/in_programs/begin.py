@@ -1,8 +1,9 @@
 """The look at captures in a watched program: begun at its start, told by records of its ledger.
 
 It comes into force when torch has been imported, in the thread that imports it, and lasts as long
-as the process: there is no end at which a program could be asked. So what is found is written down
-with the next event, and when the interpreter ends.
+as the process: there is no end at which a program could be asked, and a forked child of
+``multiprocessing`` ends without ``atexit``. So what is found is written down at once, and how much
+was looked at with the next event and when the interpreter ends.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class ProgramCaptures(Listener):
         from pytest_cudafork.capture.in_tests.listeners import Watching
 
         self._watching = Watching(self._how, self, elsewhere=self._saw_elsewhere)
+        if self._watching.judge is not None:
+            self._watching.judge.findings.heard = self.tell
         if why_no_gpu() is not None:
             from pytest_cudafork.capture.stand_ins.in_force import in_force
 

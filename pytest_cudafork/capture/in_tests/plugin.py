@@ -23,7 +23,7 @@ from pytest_cudafork.capture.in_tests.summary import CaptureSummary
 from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 from pytest_cudafork.capture.interface.from_torch_on import from_torch_on
 from pytest_cudafork.capture.interface.seen import Listener
-from pytest_cudafork.check.failing import fail_report
+from pytest_cudafork.check.failing import fail_report, fail_session
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings.markers import marks_of
 
@@ -62,6 +62,8 @@ class CaptureHooks:
         self._by_default = how != OFF
         self._how = how if how != OFF else "check"
         self._watching: Watching | None = None
+        self._last: pytest.Item | None = None
+        """The test that has ended the session."""
         self._graphs_are_chosen = config.stash[SESSION].settings.graphs is not None
         self._graphs_are_asked_for = False
         self._listeners = config.stash.setdefault(LISTENERS, [])
@@ -85,6 +87,26 @@ class CaptureHooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Fail a report for what was found in its phase, and let it carry the rest."""
         report = yield
+        self._tell(item, report)
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Report what was found in a test that has ended the session, of which nothing else is."""
+        item = self._last
+        if item is None:
+            return
+        report = pytest.TestReport(
+            item.nodeid, item.location, dict.fromkeys(item.keywords, 1), "passed", None, "teardown"
+        )
+        self._tell(item, report)
+        if LOOKED_AT in vars(report):
+            item.ihook.pytest_runtest_logreport(report=report)
+        if report.failed:
+            fail_session(session)
+
+    def _tell(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Let a report carry what was found since the last one, and fail it for errors."""
         told = self._watching.take() if self._watching is not None else {}
         if told:
             vars(report)[LOOKED_AT] = told
@@ -92,7 +114,6 @@ class CaptureHooks:
             if errors:
                 headline, text = words.headline(errors), words.failure(errors)
                 fail_report(item, report, headline, text, words.SECTION)
-        return report
 
     def _is_wanted(self, item: pytest.Item) -> bool:
         asked = marks_of(item).check_captures
@@ -112,7 +133,11 @@ class CaptureHooks:
             return self._made().in_force(item.nodeid, later, failed)
 
         with from_torch_on("captured graphs were not looked at", look):
-            yield
+            try:
+                yield
+            except (KeyboardInterrupt, pytest.exit.Exception):
+                self._last = item
+                raise
 
     def _made(self) -> Watching:
         if self._watching is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.story.findings import source_of
@@ -64,6 +65,10 @@ def is_silenced(finding: GraphFinding) -> bool:
     return False
 
 
+def _nothing() -> None:
+    """Stand for nobody who hears of findings."""
+
+
 class Findings:
     """What was found since it was last asked; a suspicion once in a process.
 
@@ -72,6 +77,8 @@ class Findings:
 
     def __init__(self) -> None:
         self._said: set[tuple[str, ...]] = set()
+        self.heard: Callable[[], object] = _nothing
+        """Called for each finding that is new; the next ``take`` has it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -108,9 +115,11 @@ class Findings:
             if finding.key not in self._errors:
                 self._errors[finding.key] = finding
                 self._of_replay.append(finding.key)
+                self.heard()
         elif finding.key not in self._said:
             self._said.add(finding.key)
             self._suspicions.append(finding)
+            self.heard()
 
     def replay_begins(self) -> None:
         """Take what is found from here on as found of one replay."""

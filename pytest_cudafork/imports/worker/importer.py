@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _MOST_TRACEBACK = 4000
 _MOST_REASON = 300
 _BLIND = "not observable"
-_MOST_UNTOLD = 1.0
-"""For how many seconds a thread that has touched is given the time to write by which line."""
 
 
 class Importer:
@@ -59,7 +57,6 @@ class Importer:
         self._observer = observer
         self._import: Callable[[str], Any] = importlib.import_module
         self._clock = time.monotonic
-        self._sleep = time.sleep
         self._count_threads = threading.enumerate
         self._threads = Threads()
         self._budget = budget or WaitBudget(AuditSettings())
@@ -117,10 +114,10 @@ class Importer:
             self._state.restore()
             most = self._budget.seconds_after(module, seconds)
             waited = self._threads.wait(most, self._budget.endless, self._has_touched)
-            self._await_record()
         child.flush_streams()
         OpenMP().pause()
         state = self._observer.state()
+        self._observer.settle()  # this process ends at once, and with it a thread that touches
         return _result_of(error, seconds)._replace(
             loaded=self._state.added(),
             state=state.verdict.value,
@@ -132,20 +129,6 @@ class Importer:
             traces=None if self._traces is None else self._traces.found(),
             files=None if self._files is None else self._files.found(),
         )
-
-    def _await_record(self) -> None:
-        """Wait until the touch of another thread is in the ledger: this process ends at once.
-
-        The driver is initialized a moment before its witness has written who did it.
-        """
-        end = self._clock() + _MOST_UNTOLD
-        while (
-            self._has_touched()
-            and self._threads.running()
-            and not self._observer.tells_of_touch_here(self._observer.records())
-            and self._clock() < end
-        ):
-            self._sleep(0.001)
 
     def _has_touched(self) -> bool:
         return self._observer.state().verdict.value == "initialized"

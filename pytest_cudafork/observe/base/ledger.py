@@ -282,6 +282,7 @@ class LedgerReader:
         self._ledger = ledger
         self._offset = 0
         self._tail = b""
+        self._unread: list[Record] = []
         self._fd = -1
         self._file = (0, 0)
         self.torn = 0
@@ -319,7 +320,7 @@ class LedgerReader:
                 return False
             status = os.fstat(self._fd)
             self._file = (status.st_dev, status.st_ino)
-        return status.st_size > self._offset
+        return bool(self._unread) or status.st_size > self._offset
 
     def goes_on(self) -> bool:
         """Whether a later look sees the file of the one before, and nothing was taken from it."""
@@ -334,20 +335,25 @@ class LedgerReader:
 
     def new(self) -> list[Record]:
         """Return the records written since the last call, in ledger order."""
+        unread, self._unread = self._unread, []
         if not self.behind():
-            return []
+            return unread
         data = b""
         while chunk := os.pread(self._fd, 1 << 20, self._offset):
             data += chunk
             self._offset += len(chunk)
-        return list(self._parse(self._tail + data))
+        return [*unread, *self._parse(self._tail + data)]
 
     def damage(self) -> list[str]:
-        """Say what is known to be missing from the ledger, in words; to be asked at the end."""
-        self.new()
+        """Say what is known to be missing from the ledger, in words; to be asked at the end.
+
+        Records that are read for that are kept for the next look.
+        """
+        unread = self.new()
         if self._tail.strip():
             time.sleep(_PATIENCE_S)  # perhaps somebody is writing it
-            self.new()
+            unread += self.new()
+        self._unread = unread
         try:
             with io.open(self._ledger.path, "rb") as file:
                 beginning = file.read(_MOST_OF_FIRST_LINE)

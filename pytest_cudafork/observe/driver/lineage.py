@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.compat.unpatched import os, threading
 from pytest_cudafork.observe.driver.probe import Driver, ask_driver, forked_without_exec
 
 
@@ -29,8 +29,8 @@ class Lineage:
         """Pid of the nearest ancestor that was initialized, or itself poisoned, when it forked."""
         self.forked_by = ""
         """Ledger id of the fork that made this process, where that fork was recorded."""
-        self.next_fork = ""
-        """Set by the fork guard: the ledger id of the fork that is about to happen."""
+        self._next_forks: dict[int, str] = {}
+        """The forks that are about to happen, by the thread."""
         self.forked_unwatched = forked_without_exec() is True
         """Whether this process was forked before this record began."""
         self.unclean: Callable[[], bool] = _driver_initialized
@@ -46,6 +46,18 @@ class Lineage:
             after_in_child=self._in_child,
         )
 
+    @property
+    def next_fork(self) -> str:
+        """Set by the fork guard: the ledger id of the fork that this thread is about to make."""
+        return self._next_forks.get(threading.get_ident(), "")
+
+    @next_fork.setter
+    def next_fork(self, fork: str) -> None:
+        if fork:
+            self._next_forks[threading.get_ident()] = fork
+        else:
+            self._next_forks.pop(threading.get_ident(), None)
+
     def _before(self) -> None:
         self._parent = os.getpid()
         self._parent_unclean = self.poisoned_by is not None or self.unclean()
@@ -56,7 +68,8 @@ class Lineage:
         self.next_fork = ""  # a later fork that bypasses the guard is another one
 
     def _in_child(self) -> None:
-        self.forked_by, self.next_fork = self.next_fork, ""
+        self.forked_by = self.next_fork
+        self._next_forks.clear()  # the other threads do not exist here
         if self._parent_unclean:
             self.poisoned_by = self._parent
             if self.on_poisoned_child is not None:

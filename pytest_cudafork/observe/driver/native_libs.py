@@ -144,6 +144,7 @@ class NativeWitness:
         self.library = library
         library.cudafork_state.restype = ctypes.c_int
         library.cudafork_touch_count.restype = ctypes.c_long
+        library.cudafork_unwritten.restype = ctypes.c_int
         library.cudafork_arm.argtypes = [ctypes.c_int, ctypes.c_int]
         library.cudafork_remember.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
         library.cudafork_remember.restype = None
@@ -164,6 +165,10 @@ class NativeWitness:
     def touch_count(self) -> int:
         """Return the touches of this process since it was forked or executed."""
         return int(self.library.cudafork_touch_count())
+
+    def is_writing(self) -> bool:
+        """Whether a touch was counted that is not in the ledger yet: a thread is at it."""
+        return int(self.library.cudafork_unwritten()) > 0
 
     def remember(self, ledger: str, owner: str) -> None:
         """Say where touches go while the environment does not: a test may have cleared it."""

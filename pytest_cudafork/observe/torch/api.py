@@ -11,7 +11,7 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.compat.unpatched import os, threading
 from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.stacks import StackItem
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -73,6 +73,8 @@ class TorchWitness:
         self._native = native
         self._pid = 0
         self._seen: set[int] = set()
+        self._writing: set[tuple[int, int]] = set()
+        """The processes and threads that are about to record a touch."""
         self._count = 0
         self._happened: set[str] = set()
         self._hooked: dict[Row, object] = {}
@@ -83,6 +85,13 @@ class TorchWitness:
     def touched(self) -> bool:
         """Whether this witness saw a touch in this very process."""
         return bool(self._seen) and self._pid == os.getpid()
+
+    def is_writing(self) -> bool:
+        """Whether another thread of this process has touched, and not recorded it yet."""
+        if not self._writing:
+            return False
+        pid, own = os.getpid(), threading.get_ident()
+        return any(each[0] == pid and each[1] != own for each in list(self._writing))
 
     def install(self) -> Callable[[], None]:
         """Be in force as soon as torch's modules have been executed; imports none of them.
@@ -142,8 +151,13 @@ class TorchWitness:
         if key in self._seen:
             return
         again = bool(self._seen) or self._native_count() > 0
-        self._seen.add(key)
-        self._record(entry, again=again, stack=stack)
+        here = pid, threading.get_ident()
+        self._writing.add(here)  # first: whoever sees the touch can wait for the record
+        try:
+            self._seen.add(key)
+            self._record(entry, again=again, stack=stack)
+        finally:
+            self._writing.discard(here)
 
     def first(self, what: str) -> bool:
         """Whether *what* happens for the first time in this process and those it descends from."""

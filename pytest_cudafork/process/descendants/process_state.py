@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_cudafork.compat import proc_stat
-from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
+from pytest_cudafork.compat.unpatched import contextlib, io, os, signal, time
 
 _DEAD = ("", *proc_stat.ENDED)
 _STOPPED = "T"
@@ -23,6 +23,12 @@ def parent_of(pid: int) -> int:
 def started_at(pid: int) -> float:
     """Return when a process was started, in seconds since the machine's start; 0: no such one."""
     return int(_field(pid, proc_stat.STARTED) or 0) / _TICKS
+
+
+def monotonic_of(started: float) -> int:
+    """Return a time since the machine's start as the ledger counts, which leaves sleep out."""
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return int((started - asleep) * 1e9)
 
 
 def program_of(pid: int) -> str:

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from time import monotonic, sleep
 from typing import Any, NamedTuple
+
+from pytest_cudafork.compat.unpatched import time
 
 _THREAD_SECONDS = 1.0
 """How long a thread that was told to end may take."""
@@ -34,7 +35,7 @@ class _Armed(NamedTuple):
 
     def begin_again(self, begin: Callable[..., None]) -> bool:
         """Begin it with what is left of its time, if it has not come; one that repeats, anew."""
-        left = self.timeout if self.repeat else self.end - monotonic()
+        left = self.timeout if self.repeat else self.end - time.monotonic()
         if left < 1e-6:  # the unit that it counts in
             return False
         for file in (self.file, self.fd):  # the file object may be closed by now
@@ -62,7 +63,7 @@ class _Noting:
         file = sys.stderr if file is None else file
         self._begin(timeout, repeat, file, exit)
         fd = file if isinstance(file, int) else file.fileno()
-        end = monotonic() + timeout
+        end = time.monotonic() + timeout
         self.armed = _Armed(timeout, bool(repeat), file, bool(exit), end, fd)
 
     def cancel_dump_traceback_later(self) -> None:
@@ -109,9 +110,9 @@ def cancel() -> None:
 
     threads = count_threads()
     _FAULTHANDLER.cancel_dump_traceback_later()
-    deadline = monotonic() + _THREAD_SECONDS
-    while 1 < threads <= count_threads() and monotonic() < deadline:
-        sleep(0.0001)
+    deadline = time.monotonic() + _THREAD_SECONDS
+    while 1 < threads <= count_threads() and time.monotonic() < deadline:
+        time.sleep(0.0001)
 
 
 def fork_without(fork: Callable[[], int]) -> int:

@@ -277,6 +277,9 @@ class Stub:
     def state(self) -> CudaState:
         return self.answer
 
+    def settle(self) -> None:
+        pass
+
     def note_fork(self, **fork: object) -> str:
         self.forks.append(fork)
         return "1-1"

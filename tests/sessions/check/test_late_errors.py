@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from pytest_cudafork.report.merge import merge, read_jobs
 from tests.support.sessions import check, failure, module, outcomes
 
 HOOKS = {
@@ -80,3 +83,24 @@ def test_expected_whatever_it_is():
     told = failure(result, "test_expected_by_its_class")
     assert "as expected" in told
     assert "fork refused at" in told
+
+
+def test_files_and_a_ledger_that_is_joined_know_of_an_error_that_came_last(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        module(
+            "def pytest_unconfigure():\n    touch()\n    try:\n        os.fork()\n"
+            "    except Exception:\n        pass\n"
+        )
+    )
+    pytester.makepyfile("def test_a(): pass")
+    ledger, told = pytester.path / "ledger.jsonl", pytester.path / "told.json"
+    files = f"--cuda-fork-ledger={ledger}", f"--cuda-fork-json={told}"
+    assert check(pytester, "fork", *files).ret == 1
+    document = json.loads(told.read_text(encoding="utf-8"))
+    assert (document["good"], document["exit_status"]) == (False, 1)
+    assert len(document["check"]["findings"]) == 1
+    (job,) = read_jobs([str(ledger)])
+    assert job.status == 1
+    assert [seen.what.kind for seen in merge([job]).result.new] == ["fork"]

@@ -160,3 +160,25 @@ def test_such_a_child_writes_no_end_of_the_session_and_no_baseline(
     assert result.ret == -signal.SIGKILL
     assert [record["k"] for record in records(pytester.path / "it.ledger")].count("end") == 0
     assert not (pytester.path / "known.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("level", "does"),
+    [
+        ("touch", "touch()"),
+        ("fork", "touch()\n    try:\n        os.fork()\n    except Exception:\n        pass"),
+        ("fork", "touch()\n    try:\n        os.fork()\n    except Exception:\n        leave()"),
+    ],
+)
+def test_an_error_in_a_test_that_ends_the_session_well_is_told_and_fails_it(
+    level: str, does: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        module(
+            "def leave():\n    pytest.exit('enough', returncode=0)\n\n"
+            f"def test_a():\n    {does}\n    leave()\n"
+        )
+    )
+    result = check(pytester, level)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["ERROR: *::test_a, too late to fail a test:"])

@@ -94,6 +94,33 @@ def test_identical_touches_are_recorded_once_and_all_are_counted(scripts: Script
     assert [t["again"] for t in done.touches] == [False, True, True]
 
 
+def test_who_sees_a_touch_of_another_thread_can_wait_for_its_record(scripts: Scripts) -> None:
+    done = scripts.run(
+        """
+        import threading, time
+        native, ledger = phantom.install("absent").native, os.environ["_CUDAFORK_LEDGER"]
+        cuda, seen = ctypes.CDLL("libcuda.so.1"), []
+        os.environ["_CUDAFORK_LEDGER"] = ledger + ".fifo"  # is opened when it is read
+        os.mkfifo(ledger + ".fifo")
+        thread = threading.Thread(target=cuda.cuInit, args=(0,))
+        thread.start()
+        while not native.state():
+            time.sleep(0.001)
+        seen.append(native.is_writing())
+        pid = os.fork()
+        if not pid:
+            os._exit(native.is_writing())
+        seen.append(os.waitpid(pid, 0)[1])
+        record = open(ledger + ".fifo").read()
+        thread.join()
+        os.environ["_CUDAFORK_LEDGER"] = ledger
+        cuda.cuInit(0)
+        print(*seen, '"touch"' in record, native.is_writing(), native.touch_count())
+        """
+    )
+    assert done.out == "True 0 True False 2\n", done.err
+
+
 @pytest.mark.parametrize("known", ["from the session", "from a record"])
 def test_a_record_lost_for_want_of_descriptors_is_marked_on_the_ledger_alone(
     known: str, scripts: Scripts
@@ -149,6 +176,7 @@ def test_every_entry_point_of_cuda_h_is_there_and_no_other() -> None:
         "cudafork_state",
         "cudafork_touch_count",
         "cudafork_unhook",
+        "cudafork_unwritten",
     }
     assert not names & {"cuInit_v2", "cuDriverGetVersion_v2", "cuGetProcAddress_v2_ptsz"}
     assert {"cuMemAlloc", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuMemcpyHtoD_v2_ptds"} <= names

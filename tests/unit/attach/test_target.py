@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.attach import target
-from pytest_cudafork.attach.target import Unreadable, monotonic_of, read_target
+from pytest_cudafork.attach.target import Unreadable, read_target
 from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.process.descendants.process_state import monotonic_of
 from pytest_cudafork.settings import environment
 from tests.support.attached import running
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.attach import verdict
-from pytest_cudafork.attach.target import Target, monotonic_of
+from pytest_cudafork.attach.target import Target
 from pytest_cudafork.attach.verdict import State, judge, read_history, users_of_gpus
 from pytest_cudafork.gpus.nvml import NvmlError
+from pytest_cudafork.observe.base import ledger as ledgers
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.driver.probe import Verdict as V
 from pytest_cudafork.observe.story.stories import History
+from pytest_cudafork.process.descendants.process_state import monotonic_of
 
 STARTED = 1000.0
 NOW = monotonic_of(STARTED) + 10**9
@@ -158,6 +161,25 @@ def test_a_ledger_is_read_and_nothing_else_is_taken_for_one(tmp_path: Path) -> N
             read_history(str(other))
     with pytest.raises(FileNotFoundError):
         read_history(str(tmp_path / "nope"))
+
+
+def test_a_record_that_is_being_written_is_waited_for_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(str(path))
+    ledger.create()
+    ledger.append("touch", stack=[])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+
+    def write_the_rest(seconds: float) -> None:
+        path.write_bytes(whole)
+
+    monkeypatch.setattr(ledgers, "time", SimpleNamespace(sleep=write_the_rest))
+    history, lost = read_history(str(path))
+    assert history is not None
+    assert (len(history.touches), lost) == (1, [])
 
 
 def test_without_nvml_nobody_is_known_to_use_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

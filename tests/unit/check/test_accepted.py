@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,25 @@ def test_a_fork_past_the_guard_goes_by_its_process_too(notes: Notes) -> None:
     assert acceptance.left([Finding(fork, CudaForkError)]) == []
     other = {**fork, "pid": 1}
     assert acceptance.left([Finding(other, CudaForkError)]) != []
+
+
+def test_a_thread_that_asks_while_another_reads_is_not_told_that_nothing_is_accepted(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = Terms("/repo", {Accepted("fork", LINE): "start"})
+    Acceptance(notes).begin(terms)
+    acceptance, read, answers = Acceptance(notes), notes.records, []
+
+    def ask_elsewhere() -> list[dict[str, Any]]:
+        monkeypatch.setattr(notes, "records", read)
+        other = threading.Thread(target=lambda: answers.append(acceptance.terms))
+        other.start()
+        other.join()
+        return read()
+
+    monkeypatch.setattr(notes, "records", ask_elsewhere)
+    answers.append(acceptance.terms)
+    assert answers == [terms, terms]
 
 
 def test_many_entries_are_several_records(notes: Notes) -> None:

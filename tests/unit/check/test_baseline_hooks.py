@@ -6,7 +6,7 @@ import contextlib
 import functools
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,8 @@ from pytest_cudafork.baseline.culprit import Culprit
 from pytest_cudafork.baseline.entries import Accepted, CheckBaseline
 from pytest_cudafork.check.accepted import Acceptance, Terms
 from pytest_cudafork.check.baseline_hooks import BaselineHooks
+from pytest_cudafork.check.findings import Finding
+from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.options import Settings
 from tests.unit.check.test_accepted import Notes
@@ -165,3 +167,21 @@ def test_a_worker_judges_nothing(tmp_path: Path) -> None:
     made.hooks._joined = True
     made.end()
     assert made.kinds("end") == []
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_comes_after_the_end_is_written_in_another_one(late: bool, tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.hooks._settings = Settings(level=Level.FORK, ledger="kept")
+    made.hooks.close()  # as after an error in the configuration
+    session = made.end()
+    if late:
+        fork = {"k": "fork", "id": "f", "pid": 1, "owner": "1", "stack": []}
+        unreported = [Finding(fork, CudaForkError)]
+        made.hooks._check = cast("Any", SimpleNamespace(unreported=lambda records: unreported))
+        session.exitstatus = 1
+    made.hooks.close()
+    made.hooks.close()
+    ends = made.kinds("end")
+    assert [(end["untold"], end["status"]) for end in ends] == [(0, 0), (1, 1)][: 1 + late]
+    assert [end["result"]["unknown"] for end in ends] == [0, 1][: 1 + late]

@@ -32,6 +32,14 @@ class Observed:
     def __init__(self, verdict: Verdict) -> None:
         self.answer = CudaState(verdict, Driver.UNKNOWN, None, None, "it was said")
         self.forks: list[dict[str, Any]] = []
+        self.ledger = History()
+        self.unwritten: list[dict[str, Any]] = []
+        """What another thread is about to write."""
+
+    def settle(self) -> None:
+        """Let the thread write."""
+        self.ledger.add(self.unwritten)
+        self.unwritten = []
 
     def state(self) -> CudaState:
         """Return the state."""
@@ -43,8 +51,8 @@ class Observed:
         return "1-1"
 
     def history(self) -> History:
-        """Return an empty ledger."""
-        return History()
+        """Return the ledger, which is empty at first."""
+        return self.ledger
 
 
 def fork() -> int:
@@ -73,6 +81,27 @@ def test_a_clean_process_forks_and_nothing_is_noted() -> None:
     with install(Rules(observed, True)):
         assert fork() == 7
     assert not observed.forks
+
+
+def a_touch(line: int) -> dict[str, Any]:
+    """Return the record of a touch in this process."""
+    here = {"k": "touch", "id": "1", "pid": os.getpid(), "t": 1, "entry": "cuInit"}
+    return {**here, "stack": [["/src/engine.py", line, "probe", 3]]}
+
+
+def test_the_touch_of_another_thread_that_is_being_written_is_told() -> None:
+    observed = Observed(Verdict.INITIALIZED)
+    observed.unwritten.append(a_touch(3))
+    with install(Rules(observed, True)), pytest.raises(CudaForkError, match=r"engine\.py:3"):
+        os.fork()
+
+
+def test_what_accepts_a_fork_knows_the_touch_that_is_being_written() -> None:
+    observed = Observed(Verdict.INITIALIZED)
+    observed.unwritten.append(a_touch(3))
+    with install(Rules(observed, True, accepted=lambda: "x" * len(observed.ledger.touches))):
+        assert fork() == 7
+    assert [one["verdict"] for one in observed.forks] == ["accepted"]
 
 
 def test_a_fork_is_refused_before_it_happens_and_told_in_full() -> None:

@@ -32,6 +32,8 @@ class Observer:
     def __init__(self, path: Path) -> None:
         self.lost: tuple[str, ...] = ()
         self.untold: tuple[str, ...] = ()
+        self.unwritten: list[Callable[[], object]] = []
+        """What other threads are about to write."""
         self.ledger = Ledger(str(path))
         self.ledger.create()
 
@@ -39,6 +41,15 @@ class Observer:
         """Write a touch of the pytest process."""
         record = {"entry": "cuInit", "stack": STACK, "pid": 77, "owner": OWNER, "test": test}
         self.ledger.append("touch", **{**record, **fields})
+
+    def settle(self) -> None:
+        """Let the threads write."""
+        while self.unwritten:
+            self.unwritten.pop()()
+
+    def note_late(self, ids: list[str]) -> None:
+        """Write that these came late."""
+        self.ledger.append("late", ids=ids, owner=OWNER)
 
     def note_told(self, culprit: str, nodeid: str) -> None:
         """Write that this was told."""
@@ -177,6 +188,63 @@ def test_an_error_of_another_test_waits_for_the_end(observer: Observer) -> None:
     through(hooks.pytest_runtest_call(item), lambda: observer.touch(name, poisoned=True))
     (left,) = hooks.unreported(observer.records())
     assert left.nodeid == "test_it.py::test_a"
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_touch_that_a_thread_is_still_writing_is_this_phases(
+    observer: Observer, phase: str, fails: bool
+) -> None:
+    def work() -> None:
+        observer.unwritten.append(lambda: observer.touch(f"test_it.py::test_a ({phase})"))
+        if fails:
+            pytest.skip("no GPU")
+
+    with pytest.raises(CudaTouchError):
+        through(getattr(hooks_on(observer), f"pytest_runtest_{phase}")(item_at()), work)
+
+
+@pytest.mark.parametrize("seen", ["in the next test", "at the end", "in a worker"])
+def test_a_touch_of_a_test_that_is_over_fails_the_session(observer: Observer, seen: str) -> None:
+    hooks, name = hooks_on(observer), "test_it.py::test_a (call)"
+    hooks._joined = seen == "in a worker"
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    if seen == "in the next test":
+        item = item_at("test_it.py::test_b")
+        through(hooks.pytest_runtest_call(item), lambda: observer.touch(name))
+    else:
+        observer.touch(name)
+    hooks.pytest_sessionfinish(session)
+    assert (session.exitstatus == pytest.ExitCode.TESTS_FAILED) is not hooks._joined
+    (left,) = hooks.unreported(observer.records())
+    assert (left.error, left.nodeid) == (CudaTouchError, "test_it.py::test_a")
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), pytest.exit.Exception("enough")])
+@pytest.mark.parametrize("poisoned", [True, False])
+def test_what_ends_the_session_in_a_test_hides_no_error(
+    observer: Observer, end: BaseException, poisoned: bool
+) -> None:
+    hooks = hooks_on(observer)
+
+    def work() -> None:
+        observer.touch("test_it.py::test_a (call)", poisoned=poisoned)
+        raise end
+
+    with pytest.raises(type(end)):
+        through(hooks.pytest_runtest_call(item_at()), work)
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    hooks.pytest_sessionfinish(session)
+    assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
+    assert len(hooks.unreported(observer.records())) == 1
+
+
+def test_a_touch_in_an_isolated_test_is_no_late_one(observer: Observer) -> None:
+    hooks = hooks_on(observer)
+    observer.touch("test_it.py::test_a (call)", owner="88", pid=88)
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    hooks.pytest_sessionfinish(session)
+    assert session.exitstatus == pytest.ExitCode.OK
 
 
 def test_a_test_of_a_session_that_this_test_started_is_this_tests(observer: Observer) -> None:

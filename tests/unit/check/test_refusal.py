@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import itertools
 import os
 import pickle
 import sys
+import threading
 import unittest
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.check import caught
+from pytest_cudafork.check import caught, refusal
 from pytest_cudafork.check import watch as watches
 from pytest_cudafork.check.refusal import Refusals, RefusedFork, refusals_shown_with
 from pytest_cudafork.errors import CudaForkError
@@ -96,6 +98,35 @@ def test_an_error_that_is_held_is_asked_and_not_told_twice(
     gc.collect()
     refusals.settle()
     assert len(notes.all) == 1
+
+
+def test_no_refusal_is_forgotten_where_another_thread_is_refused_at_any_moment(
+    notes: Notes, refusals: Refusals
+) -> None:
+    numbers = itertools.count()
+    held: list[CudaForkError] = []
+
+    def refuse() -> None:
+        held.append(refusals.error("why", str(next(numbers))))
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> None:
+        if event == "call" and frame.f_code.co_filename == refusal.__file__:
+            other = threading.Thread(target=refuse)
+            other.start()
+            other.join()
+
+    refuse()
+    sys.setprofile(interrupt)
+    try:
+        refuse()
+    finally:
+        sys.setprofile(None)
+    for error in held:
+        with contextlib.suppress(CudaForkError):
+            raise error
+    refusals.settle()
+    assert len(held) > 2
+    assert sorted(fork for fork, _, _ in notes.all) == sorted(map(str, range(len(held))))
 
 
 def test_an_error_that_has_not_gone_on_is_not_looked_for_again(

@@ -47,13 +47,16 @@ def test_a_checked_session_names_the_line() -> None:
         "k": "touch", "id": "1-1", "t": 1, "pid": os.getpid(), "entry": "cuInit",
         "stack": [["/src/engine.py", 3, "probe", 3]],
     }  # fmt: skip
-    observer: Any = SimpleNamespace(history=lambda: History([record]))
+    written: list[Any] = []  # by another thread, a moment after it has changed the state
+    observer: Any = SimpleNamespace(
+        settle=lambda: written.append(record), history=lambda: History(written)
+    )
     with pytest.raises(CudaTouchError, match=r"engine\.py:3: in probe"):
         require_clean(state(Verdict.INITIALIZED), observer, "during the test")
 
 
 def test_a_checked_session_that_saw_nothing_says_no_more() -> None:
-    observer: Any = SimpleNamespace(history=History)
+    observer: Any = SimpleNamespace(settle=lambda: None, history=History)
     with pytest.raises(CudaTouchError) as raised:
         require_clean(state(Verdict.INITIALIZED, "torch says so"), observer, "during the test")
     assert str(raised.value).endswith("during the test: torch says so.")

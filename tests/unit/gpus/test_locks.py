@@ -101,6 +101,25 @@ def test_any_workers_get_what_they_ask_for_and_never_what_others_have(
     assert book.leases == sum(len(plan) for plan in plans)
 
 
+def test_a_wait_is_over_in_time_also_where_a_test_has_stopped_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = folder.acquire(GPUS, 3, share=False, wait=1, test="holder")
+    own = sys.modules["pytest_cudafork.gpus.locks"]
+
+    def stopped() -> float:
+        asked = sys._getframe(1).f_globals
+        assert asked is not vars(own), "the limit would never be over"
+        return clock()
+
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", stopped)
+    with pytest.raises(WaitedTooLong):
+        folder.acquire(GPUS, 1, share=False, wait=0.05, test="waits")
+    held.release()
+
+
 class Model:
     """How many share each GPU; -1 is one holder alone."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from pytest_cudafork.hosts.parcel import Parcel
+from pytest_cudafork.hosts.parcel import Clocks, Parcel
+
+HERE = Clocks(1300, 1000)
 
 RECORDS = [
     {"k": "touch", "id": "1", "pid": 1, "t": 50, "stack": [["/there/pkg/a.py", 3, "f", 0]]},
@@ -16,7 +16,7 @@ RECORDS = [
 
 
 def test_it_is_read_as_it_was_sent() -> None:
-    parcel = Parcel.of_now("/there", RECORDS)._replace(damage=["d"], limits=["l"])
+    parcel = Parcel.made("/there", Clocks.now(), RECORDS)._replace(damage=["d"], limits=["l"])
     assert Parcel.from_text(parcel.to_text()) == parcel
 
 
@@ -27,17 +27,15 @@ def test_anything_else_is_an_error(text: str) -> None:
 
 
 def test_files_below_the_root_are_those_at_home() -> None:
-    home = Parcel.of_now("/there", RECORDS).at_home("/suite")
+    home = Parcel.made("/there", HERE, RECORDS).at_home("/suite", HERE)
     assert home[0]["stack"] == [["/suite/pkg/a.py", 3, "f", 0]]
     assert home[1]["filename"] == "/suite/b.py"
     assert home[2]["stack"] == [["/thereabouts/a.py", 3, "f"]]
     assert RECORDS[0]["stack"] == [["/there/pkg/a.py", 3, "f", 0]], "nothing is changed in place"
 
 
-def test_times_are_those_of_the_clock_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_those_of_the_clock_at_home() -> None:
     """There the ledger's clock was at 40 when it was 1000 o'clock; here it is at 700 then."""
     parcel = Parcel("there", "/", 1000, 40, RECORDS, [], [])
-    monkeypatch.setattr(time, "time_ns", lambda: 1300)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: 1000)
-    home = parcel.at_home("/")
+    home = parcel.at_home("/", Clocks(1300, 1000))
     assert [record.get("t") for record in home] == [710, None, 720]

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_cudafork.check.hooks import host_words
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.hosts.parcel import CARRIED, Parcel
+from pytest_cudafork.hosts import parcel as parcels
+from pytest_cudafork.hosts.parcel import CARRIED, Clocks, Parcel
 from pytest_cudafork.hosts.receiving import TakesHome
 from pytest_cudafork.hosts.told import KEY
 from pytest_cudafork.observe.base.ledger import Ledger
@@ -90,7 +91,7 @@ def test_records_come_with_reports_and_the_rest_with_the_end(ledger: Ledger) -> 
     takes, here, there = receiver(ledger), node("gw0", popen=True), node("gw1")
     takes.pytest_configure_node(here)
     takes.pytest_configure_node(there)
-    parcel = Parcel.of_now("/there", [TOUCH])
+    parcel = Parcel.made("/there", Clocks.now(), [TOUCH])
     told = report(
         there, **{CARRIED: parcel.to_text(), trace.CARRIED: {"pid": 5, "ppid": 4, "gpus": "0,1"}}
     )
@@ -103,7 +104,9 @@ def test_records_come_with_reports_and_the_rest_with_the_end(ledger: Ledger) -> 
     takes.pytest_runtest_logreport(report(here, **{trace.CARRIED: local}))
     assert local == {"pid": 5, "gpus": "0"}
     takes.pytest_runtest_logreport(cast(Any, SimpleNamespace()))  # one that was made here
-    last = Parcel.of_now("/there", [{**TOUCH, "id": "5-1-2"}])._replace(damage=["d"], limits=["l"])
+    last = Parcel.made("/there", Clocks.now(), [{**TOUCH, "id": "5-1-2"}])._replace(
+        damage=["d"], limits=["l"]
+    )
     there.workeroutput = {CARRIED: last.to_text()}
     takes.pytest_testnodedown(there, None)
     takes.pytest_testnodedown(here, None)
@@ -111,6 +114,20 @@ def test_records_come_with_reports_and_the_rest_with_the_end(ledger: Ledger) -> 
     assert [each["id"] for each in found[:2]] == ["1:5-1-1", "1:5-1-2"]
     assert host_words(found, "damage") == (f"host 1 (gw1 on {last.host}): d",)
     assert host_words(found, "limits") == (f"host 1 (gw1 on {last.host}): l",)
+
+
+def test_records_of_a_worker_keep_their_order_whatever_becomes_of_the_time_of_the_day(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takes, there, clocks = receiver(ledger), node("gw1"), Clocks(1000, 40)
+    takes.pytest_configure_node(there)
+    for seconds, moment in ((0, 50), (3600, 60)):
+        away = SimpleNamespace(time_ns=lambda: seconds, monotonic_ns=lambda: 5)  # noqa: B023
+        monkeypatch.setattr(parcels, "time", away)
+        parcel = Parcel.made("/there", clocks, [{**TOUCH, "t": moment}])
+        takes.pytest_runtest_logreport(report(there, **{CARRIED: parcel.to_text()}))
+    first, second = (int(each["t"]) for each in records(ledger)[:2])
+    assert second - first == 10
 
 
 def test_what_did_not_come_home_is_damage(ledger: Ledger) -> None:
@@ -135,6 +152,6 @@ def test_without_the_check_nothing_is_kept() -> None:
     takes, there = receiver(None), node("gw1")
     takes.pytest_configure_node(there)
     takes.pytest_runtest_logreport(
-        report(there, **{CARRIED: Parcel.of_now("/there", [TOUCH]).to_text()})
+        report(there, **{CARRIED: Parcel.made("/there", Clocks.now(), [TOUCH]).to_text()})
     )
     takes.pytest_testnodedown(there, "gone")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.hosts import parcel as parcels
 from pytest_cudafork.hosts.parcel import CARRIED, Parcel
 from pytest_cudafork.hosts.sending import SendsHome
 from pytest_cudafork.observe.base.ledger import Ledger
@@ -53,6 +54,20 @@ def test_reports_carry_what_is_new(worker: Worker, tmp_path: Path) -> None:
     assert kinds(getattr(first, CARRIED)) == ["touch", "fork"]
     assert Parcel.from_text(getattr(first, CARRIED)).root == str(tmp_path)
     assert not hasattr(worker.report(), CARRIED), "nothing is new"
+
+
+def test_all_parcels_have_the_clocks_of_the_beginning(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of the day is set meanwhile, and the process may have to wait between two looks."""
+    found = []
+    for seconds in (0, 3600):
+        away = SimpleNamespace(time_ns=lambda: seconds, monotonic_ns=lambda: 5)  # noqa: B023
+        monkeypatch.setattr(parcels, "time", away)
+        worker.ledger.append("touch")
+        found.append(Parcel.from_text(getattr(worker.report(), CARRIED)))
+    first, second = found
+    assert (first.wall_ns, first.clock_ns) == (second.wall_ns, second.clock_ns)
 
 
 def test_the_end_carries_the_rest_and_what_is_missing(worker: Worker) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,11 +28,16 @@ class Native:
     def __init__(self) -> None:
         self.count = 0
         self.now = 0
+        self.writing = False
         self.told: list[tuple[str, str]] = []
 
     def touch_count(self) -> int:
         """Count the touches."""
         return self.count
+
+    def is_writing(self) -> bool:
+        """Tell whether a touch is being written."""
+        return self.writing
 
     def state(self) -> int:
         """Tell the state of the phantom."""
@@ -147,6 +155,38 @@ def test_a_touch_that_nobody_recorded_is_missing(observer: Observer, native: Nat
     assert "no record tells how" in observer.untold_touches([])[0]
     assert observer.untold_touches([{"k": "touch", "pid": os.getpid()}]) == ()
     assert observer.lost_records() == ()
+
+
+def test_a_touch_that_another_thread_is_writing_is_waited_for(
+    observer: Observer, native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            observer.ledger.append("touch")
+            native.writing = False
+
+    monkeypatch.setattr(observers, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    observer.settle()
+    assert not looks
+    native.count, native.writing = 1, True
+    assert observer.untold_touches([]) == (), "the ledger tells of it by now"
+    assert len(looks) == 3
+
+
+def test_a_touch_that_is_never_written_is_not_waited_for_for_ever(
+    observer: Observer, native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, 0.4)
+    about = SimpleNamespace(sleep=lambda seconds: None, monotonic=lambda: next(clock))
+    monkeypatch.setattr(observers, "time", about)
+    native.writing = True
+    observer.settle()
+    assert next(clock) < 2
+    native.count = 1
+    assert observer.untold_touches([]) != ()
 
 
 def test_what_was_read_is_not_read_again(

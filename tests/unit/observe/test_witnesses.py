@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -38,7 +39,12 @@ class InTorch:
         self.face, self.native = face, native
         self.in_force = False
         self.touched = True
+        self.writing = False
         self.made.append(self)
+
+    def is_writing(self) -> bool:
+        """Tell whether another thread is about to record a touch."""
+        return self.writing
 
     def install(self) -> Any:
         """Be in force until the result is called."""
@@ -121,6 +127,18 @@ def test_both_witnesses_are_in_force_until_the_undo(
     made.undo()
     made.undo()
     assert (in_torch.in_force, witness.undone) == (False, 1)
+
+
+@pytest.mark.parametrize("in_the_driver", [True, False])
+@pytest.mark.parametrize("in_torch", [True, False])
+def test_a_touch_is_being_written_while_one_of_them_is_at_it(
+    in_the_driver: bool, in_torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, InTheDriver(SimpleNamespace(is_writing=lambda: in_the_driver)))
+    made = put_in_force("absent")
+    InTorch.made[0].writing = in_torch
+    assert made.is_writing() is (in_the_driver or in_torch)
+    made.undo()
 
 
 def test_a_witness_that_was_left_alone_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from pytest_cudafork.check import watch as watches
 from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.programs.watching import own_records
 from pytest_cudafork.settings.environment import BLOCKS
 from tests.support.programs import LIMIT, TOUCHES_AND_FORKS, environment, wait_until
@@ -295,7 +298,17 @@ def test_what_runs_on_after_the_block_is_told(server: str, tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_one_that_has_lost_its_parent_is_known_if_it_was_watched(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asleep", [0.0, 1000.0])
+def test_one_that_has_lost_its_parent_is_known_if_it_was_watched(
+    asleep: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the machine has slept, which counts for the start of a process alone."""
+    started_at, clock = process_state.started_at, time.clock_gettime
+    leaps = {time.CLOCK_BOOTTIME: asleep, time.CLOCK_MONOTONIC: 0.0}
+    about = {**vars(time), "clock_gettime": lambda number: clock(number) + leaps[number]}
+    with_sleep = SimpleNamespace(**about)
+    monkeypatch.setattr(process_state, "time", with_sleep)
+    monkeypatch.setattr(process_state, "started_at", lambda pid: started_at(pid) + asleep)
     told = tmp_path / "pid"
     orphan = f"import os, time; open({str(told)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     starter = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {orphan!r}])"

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.report.junit import JunitProperties
+from pytest_cudafork.settings import Level
 from tests.support.checked_sessions import LedgerSession, report
 
 CONFIG: Any = SimpleNamespace()
@@ -36,6 +37,19 @@ def test_a_test_has_what_it_did_in_its_last_report_alone(tmp_path: Path) -> None
     again = report()
     junit.pytest_runtest_logreport(again)
     assert again.user_properties == [], "that was another run's"
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_touch_is_no_error_in_the_process_of_an_isolated_test(
+    isolated: bool, tmp_path: Path
+) -> None:
+    session = LedgerSession(tmp_path, Level.TOUCH)
+    junit = JunitProperties(CONFIG, session.state)
+    session.touch(3)
+    last = report(**({"isolation": "spawn"} if isolated else {}))
+    junit.pytest_runtest_logreport(last)
+    errors = [value for name, value in last.user_properties if name == "cudafork_error"]
+    assert errors == ([] if isolated else ["CudaTouchError"])
 
 
 def test_a_test_that_did_nothing_has_no_property(tmp_path: Path) -> None:

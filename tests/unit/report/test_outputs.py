@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from pytest_cudafork.settings.options import Settings
 from tests.support.checked_sessions import LedgerSession, report
 from tests.support.documents import read_document, read_sarif
 from tests.support.trace_events import read_trace
+from tests.unit.check.test_hooks import through
 from tests.unit.report.test_terminal import Terminal
 
 
@@ -323,3 +325,43 @@ def test_an_internal_error_is_said_in_the_document(tmp_path: Path) -> None:
     finish(outputs, 3)
     made = read_document(tmp_path / "s.json", "session")
     assert (made["stopped"], made["exit_status"]) == ("ValueError: theirs", 3)
+
+
+def test_what_comes_when_files_were_written_is_in_them_too(tmp_path: Path) -> None:
+    names: dict[str, Any] = {name: str(tmp_path / name) for name in ("json", "sarif", "html")}
+    session = LedgerSession(tmp_path, **names)
+    outputs = outputs_of(session)
+    outputs.close()  # a session that has not ended so far
+    ended = session_of(outputs)
+    through(outputs.pytest_sessionfinish(ended))
+    assert read_document(tmp_path / "json", "session")["good"]
+    Path(names["html"]).unlink()
+    outputs.close()
+    assert not Path(names["html"]).exists(), "nothing has come"
+    session.fork()
+    ended.exitstatus = 1
+    outputs.close()
+    document = read_document(tmp_path / "json", "session")
+    assert (document["good"], document["exit_status"]) == (False, 1)
+    assert len(document["check"]["findings"]) == 1
+    assert len(read_sarif(json.loads((tmp_path / "sarif").read_text()))) == 1
+    assert "test_a.py:5" in Path(names["html"]).read_text(encoding="utf-8")
+
+
+def test_what_could_not_be_written_stays_told_when_files_are_written_once_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, gone = tmp_path / "folder", tmp_path / "gone"
+    gone.mkdir()
+    session = LedgerSession(tmp_path, json=str(gone / "json"), html=str(folder / "html"))
+    outputs = outputs_of(session)
+    ended = session_of(outputs)
+    through(outputs.pytest_sessionfinish(ended))
+    session.fork()
+    folder.mkdir()
+    shutil.rmtree(gone)
+    ended.exitstatus = 0
+    outputs.close()
+    assert ended.exitstatus == 1
+    assert "ERROR: the JSON file" in capsys.readouterr().err
+    assert "the HTML file" in (folder / "html").read_text(encoding="utf-8")

@@ -278,10 +278,11 @@ void witness_record(const struct touch *touch)
     const char *ledger = variable_or("_CUDAFORK_LEDGER", atomic_load(&kept)->ledger);
     int error = errno;
 
-    if (!*ledger || busy)
-        return;
-    busy = 1;
-    write_touch(touch, ledger);
-    busy = 0;
+    if (*ledger && !busy) {
+        busy = 1;
+        write_touch(touch, ledger);
+        busy = 0;
+    }
+    witness_written();
     errno = error;
 }

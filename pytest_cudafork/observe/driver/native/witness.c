@@ -12,6 +12,7 @@ void record_forget(void);
 
 static atomic_int state;
 static atomic_long touches;
+static atomic_int unwritten; /* touches that were counted and are not in the ledger yet */
 static atomic_int known_pid;
 static void (*child_hook)(void);
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -27,6 +28,7 @@ static void become_child(void)
     mutex = fresh; /* its holder may be a thread that does not exist here */
     atomic_store(&known_pid, getpid());
     atomic_store(&touches, 0);
+    atomic_store(&unwritten, 0); /* they are of threads that do not exist here */
     if (atomic_load(&state) != CLEAN)
         atomic_store(&state, POISONED);
     record_forget();
@@ -52,10 +54,13 @@ void witness_count(struct touch *touch)
     int clean = CLEAN;
 
     notice_fork();
+    atomic_fetch_add(&unwritten, 1); /* first: whoever sees the state can wait for the record */
     touch->poisoned = atomic_load(&state) == POISONED;
     touch->again = atomic_fetch_add(&touches, 1) > 0;
     atomic_compare_exchange_strong(&state, &clean, INITIALIZED);
 }
+
+void witness_written(void) { atomic_fetch_sub(&unwritten, 1); }
 
 int witness_state(void)
 {
@@ -83,4 +88,10 @@ EXPORT long cudafork_touch_count(void)
 {
     notice_fork();
     return atomic_load(&touches);
+}
+
+EXPORT int cudafork_unwritten(void)
+{
+    notice_fork();
+    return atomic_load(&unwritten);
 }

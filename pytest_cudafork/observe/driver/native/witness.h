@@ -21,11 +21,13 @@ struct touch {
     int result;          /* what the entry point answers, or NO_RESULT */
 };
 
-/* Counts a touch and moves the state; fills `poisoned` and `again`. Takes no lock. */
+/* Counts a touch and moves the state; fills `poisoned` and `again`. Takes no lock. What it has
+ * counted is unwritten until witness_record returns. */
 void witness_count(struct touch *touch);
 
 /* Writes the touch to the ledger, once per distinct stack. Never waits for the GIL. */
 void witness_record(const struct touch *touch);
+void witness_written(void);
 
 /* Where touches go, and for whom, while the environment does not say; "" for nowhere. A path that
  * is too long is cut, so its touches go nowhere. */

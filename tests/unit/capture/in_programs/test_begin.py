@@ -70,6 +70,25 @@ def test_what_is_found_is_written_down_with_the_next_event_and_at_the_end(
     assert sum(found.get("judged", 0) for found in program.found) == 1
 
 
+def test_what_is_found_after_the_last_replay_is_written_down_at_once(program: _Program) -> None:
+    """A child of multiprocessing ends without atexit."""
+    pool, x = torch.cuda.graph_pool_handle(), torch.ones(1000)
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first, pool=pool):
+        first.out = (x * 2) + 1
+    with torch.cuda.graph(second, pool=pool):
+        second.out = x * 3
+    second.replay()
+    first.replay()
+    assert not any(found.get("errors") for found in program.found)
+    second.out.sum()
+    [error] = [each for found in program.found for each in found.get("errors", [])]
+    assert error["kind"] == "overwritten-result"
+    second.out.sum()
+    program.captures.tell_all()
+    assert sum(len(found.get("errors", [])) for found in program.found) > 0
+
+
 def test_a_program_without_findings_writes_no_errors(program: _Program) -> None:
     lengths, graph = stale()
     graph.replay()

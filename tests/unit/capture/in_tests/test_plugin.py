@@ -106,6 +106,30 @@ def reported(told: dict[str, Any], outcome: Any = "passed") -> pytest.TestReport
     return found
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), pytest.exit.Exception("enough")])
+@pytest.mark.parametrize("found", ["errors", "suspicions", "nothing"])
+def test_what_was_found_in_a_test_that_ends_the_session_is_reported(
+    end: BaseException, found: str
+) -> None:
+    made, told = hooks("check"), list[pytest.TestReport]()
+    test: Any = item()
+    test.keywords = {}
+    test.ihook = SimpleNamespace(pytest_runtest_logreport=lambda report: told.append(report))
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    made.pytest_sessionfinish(session)
+    hook: Any = made.pytest_runtest_call(test)
+    next(hook)
+    with pytest.raises(type(end)):
+        hook.throw(end)
+    findings = {} if found == "nothing" else {found: [{**ERROR, "raised": False}]}
+    made._watching = cast(Any, Told(findings))
+    made.pytest_sessionfinish(session)
+    assert [report.outcome for report in told] == {
+        "errors": ["failed"], "suspicions": ["passed"], "nothing": [],
+    }[found]  # fmt: skip
+    assert session.exitstatus == (1 if found == "errors" else 0)
+
+
 def test_an_error_fails_the_report_and_a_suspicion_does_not() -> None:
     failed = reported({"errors": [{**ERROR, "raised": False}]})
     assert failed.failed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 from pathlib import Path
@@ -18,7 +17,6 @@ from pytest_cudafork.imports.worker import threads
 from pytest_cudafork.imports.worker.importer import Importer
 from pytest_cudafork.imports.worker.interpreter_state import InterpreterState
 from pytest_cudafork.imports.worker.threads import WaitBudget
-from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.observe.observer import Observer
 
@@ -32,19 +30,17 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.verdict = Verdict.CLEAN
-        self.untold = 0
-        """How often the ledger is read before it tells of the touch."""
+        self.untold = False
+        """Whether the touch that was seen last may still be being written."""
 
     def state(self) -> SimpleNamespace:
         """Answer as an observer does."""
+        self.untold = self.verdict is Verdict.INITIALIZED
         return SimpleNamespace(verdict=self.verdict, why="")
 
-    def records(self) -> list[Record]:
-        """Answer as an observer does whose witness writes a touch some time after it."""
-        self.untold -= 1
-        return [] if self.untold >= 0 else [cast("Record", {"k": "touch", "pid": os.getpid()})]
-
-    tells_of_touch_here = staticmethod(Observer.tells_of_touch_here)
+    def settle(self) -> None:
+        """Wait as an observer does whose witness writes a touch some time after it."""
+        self.untold = False
 
     def write(self, text: str) -> str:
         name = f"cudafork_shelf_{next(NUMBERS)}"
@@ -146,7 +142,7 @@ def test_threads_that_run_on_are_waited_for_and_named(shelf: Shelf) -> None:
 def test_a_thread_that_has_touched_is_given_the_time_to_write_it(
     shelf: Shelf, daemon: bool
 ) -> None:
-    shelf.verdict, shelf.untold = Verdict.INITIALIZED, 3
+    shelf.verdict = Verdict.INITIALIZED
     text = "import threading, cudafork_gate as gate\nthreading.Thread(target=gate.wait{}).start()"
     go_on = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
@@ -154,7 +150,7 @@ def test_a_thread_that_has_touched_is_given_the_time_to_write_it(
         patch.setitem(sys.modules, "cudafork_gate", cast("Any", SimpleNamespace(wait=go_on.wait)))
         result = shelf.run(text.format(", daemon=True" if daemon else ""), last=True)
     go_on.set()
-    assert (result.state, shelf.untold) == ("initialized", -1)
+    assert (result.state, shelf.untold) == ("initialized", False)
 
 
 def test_what_an_import_reads_is_told_where_somebody_asks(shelf: Shelf) -> None:

@@ -233,6 +233,18 @@ def test_a_last_line_that_stays_cut_is_lost(ledger: Ledger) -> None:
     assert ledger.reader().damage() == ["2 lines of the ledger are cut short, or no record"]
 
 
+def test_what_is_read_to_know_what_is_missing_is_not_lost(ledger: Ledger) -> None:
+    reader = ledger.reader()
+    ledger.append("touch")
+    assert reader.damage() == []
+    assert reader.damage() == []
+    assert reader.behind()
+    ledger.append("fork")
+    assert [record["k"] for record in reader.new()] == ["touch", "fork"]
+    assert not reader.behind()
+    reader.close()
+
+
 def test_a_ledger_that_is_gone_or_emptied_is_told(ledger: Ledger) -> None:
     os.truncate(ledger.path, 0)
     (words,) = ledger.reader().damage()

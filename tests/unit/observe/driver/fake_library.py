@@ -28,6 +28,7 @@ class Library:
     ) -> None:
         self.cudafork_state = Function(state)
         self.cudafork_touch_count = Function(3)
+        self.cudafork_unwritten = Function(0)
         self.cudafork_arm = Function(armed)
         self.cudafork_remember = Function(None)
         if phantom:

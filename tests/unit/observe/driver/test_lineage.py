@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -91,3 +92,30 @@ def test_a_fork_that_nobody_has_announced_is_told_before_it_happens(lineage: Lin
     assert not told
     assert in_a_child(lambda: told == ["in_a_child"])
     assert told == ["in_a_child"]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of Python 3.12 on
+def test_forks_of_two_threads_are_told_apart(lineage: Lineage) -> None:
+    told: list[str] = []
+    seen: list[bool] = []
+    announced, go_on = threading.Event(), threading.Event()
+    lineage.on_unguarded_fork = lambda frame: told.append(frame.f_code.co_name)
+    lineage.unclean = lambda: True
+
+    def fork_later() -> None:
+        lineage.next_fork = "7-1"
+        announced.set()
+        go_on.wait()
+        seen.append(in_a_child(lambda: lineage.forked_by == "7-1"))
+
+    other = threading.Thread(target=fork_later)
+    other.start()
+    announced.wait()
+    lineage.next_fork = "7-2"
+    assert in_a_child(lambda: (lineage.forked_by, lineage.next_fork) == ("7-2", ""))
+    assert in_a_child(lambda: lineage.forked_by == "")
+    assert told == ["in_a_child"]
+    go_on.set()
+    other.join()
+    assert seen == [True]
+    assert told == ["in_a_child"], "the other thread's was announced"

@@ -75,6 +75,7 @@ def test_a_library_is_found_only_where_it_is_mapped() -> None:
 def test_the_state_and_the_count_are_the_librarys() -> None:
     _, made = witness(state=INITIALIZED)
     assert (made.state(), made.touch_count(), made.is_phantom) == (INITIALIZED, 3, True)
+    assert not made.is_writing()
     assert not witness(phantom=False)[1].is_phantom
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -468,6 +469,31 @@ def test_a_touch_is_recorded_once_for_each_stack_and_test(
     undo()
     assert [again for _, again in recorded.touches] == [False, True]
     assert witness.touched
+
+
+def test_who_sees_a_touch_of_another_thread_can_wait_for_its_record(module: Any) -> None:
+    told: list[tuple[bool, bool]] = []
+
+    def look() -> None:
+        told.append((witness.touched, witness.is_writing()))
+
+    def record(entry: str, **about: Any) -> None:
+        look()
+        other = threading.Thread(target=look)
+        other.start()
+        other.join()
+        raise ValueError("it cannot be written")
+
+    witness = TorchWitness("absent", record)
+    undo = witness.install()
+    with pytest.raises(ValueError, match="cannot be written"):
+        module.probe()
+    look()
+    undo()
+    own, others, after = told
+    assert own == (True, False), "it would wait for itself"
+    assert others == (True, True)
+    assert after == (True, False)
 
 
 def test_what_the_driver_saw_before_makes_a_touch_one_more(module: Any, recorded: Recorded) -> None:
