@@ -64,6 +64,7 @@ def test_without_torch_or_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPat
     assert choose.why_no_gpu() == "torch is not installed"
 
 
+@needs_torch
 def test_a_check_within_a_check_is_refused() -> None:
     beside: list[str] = []
 
