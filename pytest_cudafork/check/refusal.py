@@ -154,8 +154,8 @@ class Refusals:
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._living: weakref.WeakValueDictionary[int, RefusedFork] = weakref.WeakValueDictionary()
-        """By what is theirs alone while they live; several threads may add to them."""
+        self._living: list[weakref.ref[RefusedFork]] = []
+        """Several threads may add to it, so it is never replaced."""
         self._put_off: list[RefusedFork] = []
         """Errors that are over and could not be looked at yet."""
         self._phases = 0
@@ -171,7 +171,7 @@ class Refusals:
         """Make the error of a refusal, be it one of another process."""
         self._finish()
         error = RefusedFork(text, fork_id, self._notes, self._put_off.append)
-        self._living[id(error)] = error
+        self._living.append(weakref.ref(error))
         return error
 
     def settle(self, passing: BaseException | None = None) -> None:
@@ -181,9 +181,11 @@ class Refusals:
         """
         self._phases += 1
         self._finish()
-        for reference in self._living.valuerefs():
+        for reference in list(self._living):
             error = reference()
-            if error is not None and error is not passing:
+            if error is None:
+                self._living.remove(reference)
+            elif error is not passing:
                 with contextlib.suppress(Exception):
                     error.settle()
 

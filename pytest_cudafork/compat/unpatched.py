@@ -11,7 +11,8 @@ among the globals of other modules (pyfakefs, freezegun) passes it by. What is s
 and not a function of it (``sys.stdout``, ``warnings.filters``) is taken from the module itself.
 
 The functions of ``os`` and ``os.path`` call each other by the names of their modules (``basename``
-calls ``os.fspath``), so that they are made anew, with the copies as their globals.
+calls ``os.fspath``), so that they are made anew, with the copies as their globals; so is
+``threading.current_thread``, which calls ``get_ident``.
 """
 
 from __future__ import annotations
@@ -111,20 +112,37 @@ def _bind(copy: Copy, names: dict[str, Any], *, of: list[ModuleType]) -> None:
     theirs = [vars(module) for module in of]
     for name, value in list(vars(copy).items()):
         if isinstance(value, FunctionType) and any(value.__globals__ is each for each in theirs):
-            bound = FunctionType(
-                value.__code__, names, value.__name__, value.__defaults__, value.__closure__
-            )
-            bound.__kwdefaults__ = value.__kwdefaults__
-            bound.__doc__ = value.__doc__
+            bound = _bound(value, names)
             names[name] = bound
             setattr(copy, name, bound)
+
+
+def _bound(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    """Return the function that finds its names in ``names``."""
+    bound = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    bound.__kwdefaults__ = function.__kwdefaults__
+    bound.__doc__ = function.__doc__
+    return bound
+
+
+def _copy_of_threading(threading: ModuleType) -> Copy:
+    copy: Any = Copy(threading)
+    if isinstance(copy.current_thread, FunctionType):  # gevent may have put its own there
+        copy.current_thread = _bound(copy.current_thread, vars(copy))
+    return cast("Copy", copy)
+
+
+_COPIED = {"os": _copy_of_os, "threading": _copy_of_threading}
+"""Those of which functions call each other by the names of their module."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in OFFERED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(name)
-    copy = _copy_of_os(module) if name == "os" else Copy(module)
+    copy = _COPIED.get(name, Copy)(module)
     globals()[name] = copy
     return copy
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -42,6 +43,18 @@ def test_functions_of_os_call_each_other_as_they_were(
     assert there == (True, True)
     assert walked == [top, str(tmp_path / "a"), folder]
     assert path == (os.path.abspath("x"), "b")
+
+
+def test_the_current_thread_is_known_by_what_get_ident_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = threading.current_thread()
+    found: list[threading.Thread] = []
+    other = threading.Thread(target=lambda: found.append(unpatched.threading.current_thread()))
+    monkeypatch.setattr(threading, "get_ident", lambda: -1)
+    current = unpatched.threading.current_thread()
+    monkeypatch.undo()
+    other.start()
+    other.join()
+    assert (current, found) == (here, [other])
 
 
 @pytest.mark.parametrize("name", unpatched.OFFERED)
