@@ -132,7 +132,13 @@ class Call:
 
         """
         __tracebackhide__ = True
-        self._running = running = self._start()
+        try:
+            self._running = running = self._start()
+        except OSError as error:
+            if error.errno is None:  # not the kernel's: what handles a signal has raised it
+                raise
+            text = f"no process could be started for {self._name} ({self._method}): {error}"
+            raise ChildError(text) from error
         if self._observer is not None:
             self._observer("started", running.pid)
 

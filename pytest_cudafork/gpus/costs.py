@@ -146,6 +146,8 @@ class Costs(ChildCosts):
                 cost = [usage.gpus_used, max(usage.vram, default=0), ram]
                 vars(report)[_COST] = cost
         if self._gathers:
+            if report.when == "setup":  # of a run before, whose process died, there is no teardown
+                self._reports[report.nodeid] = []
             self._reports.setdefault(report.nodeid, []).append(report)
             if report.when == "teardown":
                 self._conclude(report)

@@ -19,8 +19,9 @@ class HealthSummary:
 
     def __init__(self) -> None:
         self._sick: dict[str, dict[str, Any]] = {}
-        self._not_run: dict[str, int] = {}
-        self._elsewhere: dict[str, int] = {}
+        self._not_run: dict[str, set[str]] = {}
+        self._elsewhere: dict[str, set[str]] = {}
+        """By the test that broke their process: those after it, however often they were run."""
         self._kept: dict[str, int] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -32,12 +33,11 @@ class HealthSummary:
         if isinstance(told.get(words.SICK), dict):
             self._sick.setdefault(report.nodeid, told[words.SICK])
         if words.NOT_RUN in told:
-            breaker = str(told[words.NOT_RUN])
-            self._not_run[breaker] = self._not_run.get(breaker, 0) + 1
+            self._not_run.setdefault(str(told[words.NOT_RUN]), set()).add(report.nodeid)
         if isinstance(told.get(words.KEPT), int):
             self._kept[report.nodeid] = told[words.KEPT]
         if since and report.when == "setup":
-            self._elsewhere[since] = self._elsewhere.get(since, 0) + 1
+            self._elsewhere.setdefault(since, set()).add(report.nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -57,12 +57,13 @@ class HealthSummary:
     def _sick_lines(self, test: str, told: dict[str, Any]) -> list[str]:
         healthy = told.get("last_healthy") or "none"
         lines = [f"last healthy: {healthy}, first sick: {test}", f"    {told.get('found')}"]
-        count = self._not_run.get(test, 0)
+        # another plugin may have begun the test itself once more
+        count = len(self._not_run.get(test, set()) - {test})
         if count:
             one = "test after it was not run: its process was broken"
             many = "tests after it were not run: their process was broken"
             lines.append(f"    {count_of(count, one, many)}")
-        count = self._elsewhere.get(test, 0)
+        count = len(self._elsewhere.get(test, set()) - {test})
         if count:
             lines.append(f"    {count_of(count, 'test')} after it ran in a fresh process")
         return lines

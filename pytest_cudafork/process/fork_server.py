@@ -137,7 +137,10 @@ class ForkServer:
     def send(self, message: messages.Message, fds: tuple[int, ...] = ()) -> None:
         """Tell the parent; where it is gone, nobody."""
         with contextlib.suppress(OSError):
-            sockets.send(self._sock, frames.encode(message.to_plain(), self._cookie), fds)
+            self._send(message, fds)
+
+    def _send(self, message: messages.Message, fds: tuple[int, ...]) -> None:
+        sockets.send(self._sock, frames.encode(message.to_plain(), self._cookie), fds)
 
     def ready(self, why_not: CannotFork | None = None, **about: Any) -> None:
         """Tell the parent that the preparation is over, and what it has to know of it."""
@@ -280,7 +283,12 @@ class ForkServer:
                 os._exit(EXIT_LOST)
         with contextlib.suppress(OSError):  # the child may have done it, or be gone
             os.setpgid(pid, pid)
-        pidfd = os.pidfd_open(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:  # nobody could watch it
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self.poller.register(pidfd, select.POLLIN)
         return pid, pidfd
 
@@ -295,21 +303,20 @@ class ForkServer:
 
     def _fork_attended(self) -> None:
         """Fork a child that waits for its work, and hand it to the parent."""
-        ours, theirs = sockets.pair()
         cookie = frames.new_cookie()
-        stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
-        body = functools.partial(self._be_attended, ours, theirs, stacks, cookie)
         try:
-            pid, pidfd = self.fork(body)
-            self._attended[pidfd] = (pid, cookie)
-            self.send(server_messages.ChildForked(pid, cookie), (ours.fileno(), stacks))
-        except (OSError, RuntimeError) as error:  # no memory, no processes; or the fork guard
+            with contextlib.ExitStack() as ends:
+                ours, theirs = map(ends.enter_context, sockets.pair())
+                stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
+                ends.callback(os.close, stacks)
+                body = functools.partial(self._be_attended, ours, theirs, stacks, cookie)
+                pid, pidfd = self.fork(body)
+                self._attended[pidfd] = (pid, cookie)
+                self._send(server_messages.ChildForked(pid, cookie), (ours.fileno(), stacks))
+        # no memory, processes or descriptors; the fork guard; or the parent is gone
+        except (OSError, RuntimeError) as error:
             text = f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]
             self.send(server_messages.ForkRefused(text))
-        finally:
-            ours.close()
-            theirs.close()
-            os.close(stacks)
         self._count_fork()
 
     def _be_attended(
@@ -363,11 +370,17 @@ class ForkServer:
 
     def _end(self) -> None:
         """End all children; the one that waits for work ends with this."""
-        self._jobs.end()
         for pid, _ in self._attended.values():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        leftovers.end({cookie: pid for pid, cookie in self._attended.values()})
+        try:
+            self._jobs.end()
+            leftovers.end({cookie: pid for pid, cookie in self._attended.values()})
+        finally:  # where no descriptor is left to look for what they have started, too
+            self._reap_all()
+
+    def _reap_all(self) -> None:
+        """Clear away the attended children, which were killed, with their process groups."""
         until = time.monotonic() + _DYING_SECONDS
         for pidfd, (pid, _) in self._attended.items():
             with contextlib.suppress(OSError):

@@ -33,6 +33,7 @@ _TOO_LONG = f"took longer than {READY_SECONDS:.0f} s"
 CLOSE_SECONDS = 20.0
 """How long a server may take to end."""
 _ANSWER_SECONDS = 60.0
+_NO_DESCRIPTOR = "this process has no file descriptor left for another child"
 _LOOK_SECONDS = 0.5
 """How long a server may be silent before somebody looks whether it is stopped."""
 _STACKS_SECONDS = 10.0
@@ -218,7 +219,8 @@ class ServerProcess:
         """Return a child that waits for its job.
 
         Raises:
-            ForkRefusedError: There is no process or memory left for it, or the fork guard refuses.
+            ForkRefusedError: There is no process, memory or descriptor left for it, or the guard
+                refuses.
             NoAnswerError: The server does not answer; it is to be closed, which tells of it.
             EOFError: The server is gone.
 
@@ -304,6 +306,8 @@ class ServerProcess:
         """
         message, fds = self._receive(deadline)
         self._continued, self._silence = False, ""
+        if isinstance(message, server_messages.ChildForked) and len(fds) < 2:
+            message = server_messages.ForkRefused(_NO_DESCRIPTOR)  # the kernel gave what it could
         if isinstance(message, server_messages.ChildForked) and len(fds) == 2:
             self._due -= 1
             self._ahead.append((message.pid, message.cookie, fds))

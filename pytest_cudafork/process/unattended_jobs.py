@@ -52,18 +52,27 @@ class UnattendedJob:
         self.pidfd = -1
         self.cookie = frames.new_cookie()
         self._asked = 0.0
-        self._mailbox = SharedMailbox()
-        self._output = os.memfd_create("pytest-cudafork-output", os.MFD_CLOEXEC)
-        self._stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
+        with contextlib.ExitStack() as things:
+            self._mailbox = SharedMailbox()
+            things.callback(self._mailbox.close)
+            self._output = os.memfd_create("pytest-cudafork-output", os.MFD_CLOEXEC)
+            things.callback(os.close, self._output)
+            self._stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
+            things.callback(os.close, self._stacks)
+            self._things = things.pop_all()
 
     def start(self, server: ForkServer) -> None:
         """Fork its process from the server.
 
         Raises:
-            OSError: There is no process left.
+            OSError: There is no process, memory or descriptor left for it.
 
         """
-        self.pid, self.pidfd = server.fork(lambda: self._run(server))
+        try:
+            self.pid, self.pidfd = server.fork(lambda: self._run(server))
+        except BaseException:
+            self._things.close()
+            raise
 
     def _run(self, server: ForkServer) -> NoReturn:
         leave = os._exit
@@ -106,7 +115,6 @@ class UnattendedJob:
             os.killpg(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         left = self._mailbox.read()
-        self._mailbox.close()
         answer = server_messages.JobEnded(
             name=self.name,
             pid=self.pid,
@@ -116,8 +124,8 @@ class UnattendedJob:
             output=last_text(self._output),
             stacks=last_text(self._stacks),
         )
-        for fd in (self._output, self._stacks, self.pidfd):
-            os.close(fd)
+        self._things.close()
+        os.close(self.pidfd)
         return answer, left
 
 
@@ -165,7 +173,13 @@ class UnattendedJobs:
                     memory.step()
         grows_next = self._preloads and may_grow
         while self._waiting and not grows_next and self.running < self._limits.at_once:
-            self._start(*self._waiting.pop(0))
+            try:
+                self._start(*self._waiting[0])
+            except OSError:
+                if not self._running:
+                    raise
+                return  # when one of those has ended there may be room for it
+            self._waiting.pop(0)
 
     def _start(self, entry: str, name: str) -> None:
         seconds = self._server.prepared.limit_of(name)
@@ -195,7 +209,8 @@ class UnattendedJobs:
         self._server.poller.unregister(job.pidfd)
         answer, left = job.finish()
         self._sweeper.add(job.cookie, job.pid)
-        self._sweeper.sweep()
+        with contextlib.suppress(OSError):  # no descriptor is left to look: the next one does
+            self._sweeper.sweep()
         file = os.memfd_create("pytest-cudafork-left", os.MFD_CLOEXEC)
         try:
             with io.open(file, "wb", closefd=False) as stream:

@@ -1,8 +1,11 @@
-"""What descriptors this process has open, for tests that none is left."""
+"""What descriptors this process has open, for tests that none is left, and how many it may open."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+from collections.abc import Iterator
 
 
 def open_descriptors() -> set[tuple[int, str]]:
@@ -15,3 +18,17 @@ def open_descriptors() -> set[tuple[int, str]]:
             continue
         found.add((int(name), target))
     return found
+
+
+@contextlib.contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """Let this process open no more than so many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [os.dup(0) for _ in range(count + 1)]  # the lowest that are free
+    for fd in free:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[-1], hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

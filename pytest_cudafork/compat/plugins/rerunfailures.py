@@ -92,21 +92,22 @@ def count_rerun_of_session(config: pytest.Config) -> None:
         counts.increment_suite_reruns()
 
 
-def continue_counts(config: pytest.Config, runs: int, session: int) -> None:
+def continue_counts(item: pytest.Item, runs: int, session: int) -> None:
     """Let a child go on counting where its parent stands.
 
     Args:
-        config: The child's.
-        runs: How often the test has run before, in processes that died.
+        item: The child's test; others may follow it there.
+        runs: How often it has run before, in processes that died.
         session: What ``reruns_of_session`` returned in the parent.
 
     """
-    counts: Any = getattr(config, "failures_db", None)
+    counts: Any = getattr(item.config, "failures_db", None)
     if counts is None:
         return
     if runs:
-        counts.get_test_failures = lambda name: runs
-    counts = _own_counts(config)
+        of_others, test = counts.get_test_failures, item.nodeid
+        counts.get_test_failures = lambda name: runs if name == test else of_others(name)
+    counts = _own_counts(item.config)
     while counts is not None and counts.get_suite_reruns() < session:
         counts.increment_suite_reruns()
 

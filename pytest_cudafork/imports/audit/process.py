@@ -38,6 +38,7 @@ _PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
 _PREPARATION = "pytest_cudafork.imports.worker.job:prepare"
 _IMPORT = "pytest_cudafork.imports.worker.job:run"
 _STATUS_BYTES = 64
+_NOT_TAKEN = "its result was not taken: this process has no file descriptor left"
 
 Message = dict[str, Any]
 
@@ -137,7 +138,9 @@ class AuditProcess(WatchedProcess):
                 return {"lost": message.names, "status": message.exitcode}
             case server_messages.JobEnded():
                 self.started.pop(message.name, None)
-                told = import_result.decode(read_mailbox(fds[0]))
+                # the kernel gives no descriptor where this process has none left
+                told = import_result.decode(read_mailbox(fds[0])) if fds else None
+                output = message.output if fds else _NOT_TAKEN
                 return {
                     "module": message.name,
                     "pid": message.pid,
@@ -145,7 +148,7 @@ class AuditProcess(WatchedProcess):
                     "timed_out": message.timed_out,
                     "over_memory": message.over_memory,
                     "told": None if told is None else told._asdict(),
-                    "output": message.output,
+                    "output": output,
                     "stacks": message.stacks,
                 }
         return {}

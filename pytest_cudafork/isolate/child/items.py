@@ -108,7 +108,7 @@ class ItemServer:
                 ask_position=not first,
                 leads_on=following is not None,
             )
-            plugins.continue_reruns(item.config, order.reruns if first else None)
+            plugins.continue_reruns(item, order.reruns if first else None)
             if order.earlier is not None and order.earlier[number]:
                 earlier_tests.enter(item, order.earlier[number], self._find)
             if order.next is not None:

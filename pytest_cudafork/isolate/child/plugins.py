@@ -83,10 +83,10 @@ class Phases:
             self._tell(messages.PhaseBegins("call" if called else "teardown"))
 
 
-def continue_reruns(config: pytest.Config, told: Mapping[str, int] | None) -> None:
+def continue_reruns(item: pytest.Item, told: Mapping[str, int] | None) -> None:
     """Let pytest-rerunfailures go on counting where the parent stands.
 
     ``told`` is what the parent's ``other_plugins.reruns_for`` returned.
     """
     if told is not None:
-        rerunfailures.continue_counts(config, told["runs"], told["session"])
+        rerunfailures.continue_counts(item, told["runs"], told["session"])

@@ -38,7 +38,9 @@ def session_request(
     options["inifilename"] = str(config.inipath or os.devnull)
     # derived from the ini file, where none is given
     options["confcutdir"] = str(pytest_internals.confcutdir(config) or config.rootpath)
-    options["basetemp"] = None
+    basetemp = make_basetemp(config)
+    if basetemp:  # else a test that needs one finds out there why there is none
+        options["basetemp"] = None
     options["log_file_mode"] = "a"
     pickled = {}
     for name, value in options.items():
@@ -54,7 +56,7 @@ def session_request(
         "inipath": None if config.inipath is None else str(config.inipath),
         "targets": targets,
         "left_out": left_out,
-        "basetemp": make_basetemp(config),
+        "basetemp": basetemp,
         "workerinput": frames.plain(getattr(config, "workerinput", None)),
         "log_file": _log_file(config),
         "terminal": live_text.terminal_of(config),
@@ -81,8 +83,14 @@ def _log_file(config: pytest.Config) -> str | None:
 
 
 def make_basetemp(config: pytest.Config) -> str:
-    """Make the session's temporary directory now: a child would make one of its own."""
-    return str(pytest_internals.make_basetemp(config) or "")
+    """Make the session's temporary directory now: a child would make one of its own.
+
+    Returns "" where there is none, or none can be made: most tests need none.
+    """
+    try:
+        return str(pytest_internals.make_basetemp(config) or "")
+    except OSError:
+        return ""
 
 
 def target_of(item: pytest.Item) -> str:

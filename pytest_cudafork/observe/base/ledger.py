@@ -67,7 +67,7 @@ class Ledger:
             self._file = (status.st_dev, status.st_ino)
             os.ftruncate(fd, 0)
             system = {"temporary": _this_system()} if temporary else {}
-            _, line = _make("ledger", started=_start_of(os.getpid()), **system)
+            _, line = _make("ledger", started=_own_start(), **system)
             _write_whole(fd, _HEAD + b"0, " + line.removeprefix(b"\n{"), self.path)
         finally:
             os.close(fd)
@@ -246,7 +246,25 @@ def _first_record(beginning: bytes) -> Record | None:
 
 
 def _maker_runs(first: Record) -> bool:
-    return bool(first.get("started") == (_start_of(int(first.get("pid", 0))) or "gone"))
+    """Whether the process that made a ledger runs, as far as can be told.
+
+    Where the kernel's file on it cannot be read, for want of a descriptor, that it is there counts.
+    """
+    pid = int(first.get("pid", 0))
+    fields = proc_stat.fields_of(f"/proc/{pid}/stat")
+    if not fields:
+        return _is_there(pid)
+    ended = fields[proc_stat.STATE] in proc_stat.ENDED
+    return not ended and bool(first.get("started") == fields[proc_stat.STARTED])
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        if pid > 0:
+            os.kill(pid, 0)
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)
+    return pid > 0
 
 
 def _this_system() -> str:
@@ -261,14 +279,9 @@ def _this_system() -> str:
         return ""
 
 
-def _start_of(pid: int) -> str:
-    """Return when a process was started, in ticks of the kernel's clock; "" if it is gone.
-
-    One that has ended and was not reaped yet is gone.
-    """
-    fields = proc_stat.fields_of(f"/proc/{pid}/stat")
-    gone = not fields or fields[proc_stat.STATE] in proc_stat.ENDED
-    return "" if gone else fields[proc_stat.STARTED]
+def _own_start() -> str:
+    """Return when this process was started, in ticks of the kernel's clock; "" if not known."""
+    return proc_stat.field(f"/proc/{os.getpid()}/stat", proc_stat.STARTED)
 
 
 class LedgerReader:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pytest_cudafork.compat import proc_stat
 from pytest_cudafork.compat.unpatched import contextlib, io, os, signal, time
 
-_DEAD = ("", *proc_stat.ENDED)
 _STOPPED = "T"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -50,8 +49,26 @@ def _field(pid: int, place: int) -> str:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process has not ended; one that nobody has reaped yet has."""
-    return state_of(pid) not in _DEAD
+    """Whether a process has not ended; one that nobody has reaped yet has.
+
+    Where the kernel's file on it cannot be read, for want of a descriptor, one that is no child of
+    this process counts as living until it is reaped.
+    """
+    state = state_of(pid)
+    return state not in proc_stat.ENDED if state else _answers(pid)
+
+
+def _answers(pid: int) -> bool:
+    """Whether there is such a process; of a child whether it has not ended. No file is opened."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
 
 
 def is_stopped(pid: int) -> bool:

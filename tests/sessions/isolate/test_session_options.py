@@ -115,6 +115,25 @@ def test_with_x_a_test_ends_at_its_first_failed_subtest(
     result.stdout.fnmatch_lines(["*= 2 failed, 1 passed, 3 subtests passed in *"])
 
 
+@pytest.mark.parametrize("scope", ["test", "module"])
+@pytest.mark.parametrize("method", METHODS)
+def test_where_no_temporary_directory_can_be_made_those_fail_that_need_one(
+    pytester: pytest.Pytester, method: str, scope: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        def test_a(): pass
+        def test_b(tmp_path): pass
+        def test_c(): pass
+        """
+    )
+    scope = f"--cuda-fork-isolate-scope={scope}"
+    result = run_session(pytester, "--basetemp=/proc/nowhere", scope)
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*FileNotFoundError: *'/proc/nowhere'"])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_it_works_in_the_workers_of_xdist(pytester: pytest.Pytester, method: str) -> None:
     pytest.importorskip("xdist")

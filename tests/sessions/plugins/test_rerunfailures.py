@@ -123,6 +123,25 @@ def test_a_crash_is_rerun_in_a_new_process(tmp_path: Path, method: str) -> None:
     assert any("1 failed, 2 passed, 4 rerun" in line for line in seen.stdout), seen.stdout
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_tests_that_share_the_process_of_a_rerun_have_reruns_of_their_own(
+    tmp_path: Path, method: str
+) -> None:
+    module = needs("rerunfailures")
+    (tmp_path / "test_it.py").write_text(
+        "import os\n"
+        "def runs(name):\n"
+        "    with open(name, 'a') as file: file.write('x')\n"
+        "    return os.path.getsize(name)\n"
+        "def test_crash():\n"
+        "    if runs('crash') < 3: os._exit(3)\n"
+        "def test_flaky(): assert runs('flaky') == 3\n"
+    )
+    shared = "--cuda-fork-isolate-scope=module"
+    seen = Sessions(tmp_path, "-v", "--reruns=2", shared, plugins=[module]).run(method)
+    assert any("2 passed, 4 rerun" in line for line in seen.stdout), seen.stdout
+
+
 def test_a_touch_fails_a_test_in_every_rerun(pytester: pytest.Pytester) -> None:
     plugin = needs("rerunfailures")
     pytester.makepyfile(module("def test_a():\n    touch()\n\ndef test_b():\n    pass\n"))

@@ -6,7 +6,7 @@ import os
 import pickle
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -18,10 +18,11 @@ from pytest_cudafork.errors import (
     ChildTimeout,
     RemoteTraceback,
 )
-from pytest_cudafork.process import supervision
+from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import frames, messages
 from tests.support.child_endings import ending
+from tests.support.descriptors import descriptors_left
 from tests.support.isolation import is_gone
 
 PICKLED_PARTS = pickle.dumps((KeyError, ("a",), {"note": 1}))
@@ -42,6 +43,31 @@ def test_a_result_comes_back_by_each_method(method: str, server: ForkServerClien
     ).run()
     assert result == 7
     assert [event for event, _ in seen] == ["started", "ended"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_where_the_machine_gives_no_process_that_is_told(
+    method: str, server: ForkServerClient
+) -> None:
+    def seven() -> object:
+        return run.Call(method, int, ("7",), timeout=60, server=server).run()
+
+    assert seven() == 7  # the server was started
+    told = "no process could be started for int .*Too many open files|no file descriptor left"
+    with descriptors_left(0), pytest.raises(ChildError, match=told):
+        seven()
+    assert seven() == 7
+
+
+def test_what_handles_a_signal_while_a_child_is_started_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def alarm(*_: object, **__: object) -> NoReturn:
+        raise TimeoutError("the user's own limit")
+
+    monkeypatch.setattr(launch, "start_fork", alarm)
+    with pytest.raises(TimeoutError, match="own limit"):
+        run.Call("fork", int, timeout=60).run()
 
 
 def test_deaths_are_told_apart() -> None:

@@ -72,6 +72,18 @@ def test_a_test_that_passed_is_written_and_others_are_kept(
         assert read_profile(path, MODELS) == earlier
 
 
+def test_a_test_that_passes_after_its_process_has_died_is_written(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    (item,) = pytester.getitems("def test_a(): pass")
+    path = str(tmp_path / "profile.json")
+    costs = Costs(item.config, path, LENDER, {})
+    died = [report("setup"), report("call", "rerun")]
+    run(costs, item, *died, report("setup"), report("call"), report("teardown"))
+    costs.pytest_sessionfinish(_session())
+    assert read_profile(path, MODELS)["test_a.py::a"].seconds == 3.0
+
+
 def test_sessions_at_the_same_time_keep_what_each_other_has_written(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:

@@ -34,6 +34,19 @@ def test_nothing_is_said_of_a_healthy_session() -> None:
     assert lines_of(summary) == []
 
 
+def test_a_test_that_another_plugin_begins_again_is_counted_once() -> None:
+    summary = HealthSummary()
+    summary.pytest_runtest_logreport(report("t.py::b", cuda_health={words.SICK: SICK}))
+    for nodeid in ("t.py::b", "t.py::b", "t.py::c", "t.py::c"):
+        told = {words.NOT_RUN: "t.py::b"}
+        summary.pytest_runtest_logreport(report(nodeid, cuda_health=told))
+        summary.pytest_runtest_logreport(report(nodeid, isolated_since="t.py::b"))
+    assert lines_of(summary)[3:] == [
+        "    1 test after it was not run: its process was broken",
+        "    1 test after it ran in a fresh process",
+    ]
+
+
 @pytest.mark.parametrize(
     ("count", "not_run", "elsewhere"),
     [

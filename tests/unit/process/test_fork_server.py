@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import child, fork_server, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.fork_server import ForkServer, Prepared
 from pytest_cudafork.process.forking import freeze_before_fork
-from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, Limits, ServerSettings
 
 COOKIE = bytes(range(16))
@@ -163,6 +165,63 @@ def test_a_fork_that_is_refused_is_told(parent: Parent, monkeypatch: pytest.Monk
     monkeypatch.setattr(fork_server, "fork", refuse)
     parent.server._fork_attended()
     assert parent.hear()[0] == server_messages.ForkRefused("RuntimeError: the guard refuses")
+
+
+@pytest.mark.parametrize("where", ["socketpair", "memfd_create", "pidfd_open", "sendmsg"])
+def test_a_child_for_which_no_descriptor_is_left_is_refused_and_ends(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def none_left(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, where)
+
+    forked = []
+
+    def fork() -> int:
+        pid = os.fork()
+        forked.append(pid)
+        return pid
+
+    monkeypatch.setattr(fork_server, "fork", fork)
+    if where == "socketpair":
+        monkeypatch.setattr(sockets, "pair", none_left)
+    elif where == "sendmsg":
+        monkeypatch.setattr(parent.server, "_send", fails_with_descriptors(parent, none_left))
+    else:
+        monkeypatch.setattr(unpatched.os, where, none_left)
+    parent.server._fork_attended()
+    refusal, _ = parent.hear()
+    assert refusal == server_messages.ForkRefused(f"OSError: [Errno {errno.EMFILE}] {where}")
+    while parent.server._attended:
+        parent.server._serve_once()
+    for pid in forked:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def fails_with_descriptors(
+    parent: Parent, fail: Callable[..., NoReturn]
+) -> Callable[[messages.Message, tuple[int, ...]], None]:
+    """Return what sends for a server whose descriptors the kernel does not take."""
+    send = parent.server._send
+    return lambda message, fds: fail() if fds else send(message, fds)
+
+
+def test_at_its_end_children_are_reaped_where_no_descriptor_is_left_to_look_for_others(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(children: Mapping[bytes, int]) -> NoReturn:
+        raise OSError(errno.EMFILE, "/proc")
+
+    parent.server._fork_attended()
+    pid, fds = parent.child()
+    with monkeypatch.context() as patch:
+        patch.setattr(leftovers, "end", none_left)
+        with pytest.raises(OSError, match="/proc"):
+            parent.server._end()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    for fd in fds:
+        os.close(fd)
 
 
 def test_a_child_that_holds_too_much_memory_is_killed(

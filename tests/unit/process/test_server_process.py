@@ -19,6 +19,7 @@ from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
 from pytest_cudafork.process.server_process import ForkRefusedError, NoAnswerError, ServerProcess
+from tests.support.descriptors import descriptors_left
 from tests.support.isolation import is_gone
 from tests.support.signs import wait_until
 
@@ -219,6 +220,17 @@ def test_a_refused_fork_is_asked_for_once_more_and_then_told(server: ServerProce
         server.take_child()
     assert asked == [1]
     del server.fork_ahead, server._take_message
+
+
+def test_a_child_for_whose_descriptors_there_is_no_room_is_refused_at_once(
+    server: ServerProcess,
+) -> None:
+    server.wait_ready()
+    with descriptors_left(1):  # two lead to a child
+        with pytest.raises(ForkRefusedError, match="no file descriptor left"):
+            server.take_child()
+        os.close(os.dup(0))  # the one that came was closed
+    server.take_child().close()
 
 
 @pytest.mark.parametrize("how", ["fails", "hangs"])

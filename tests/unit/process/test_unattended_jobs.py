@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 import pytest
@@ -28,6 +30,7 @@ from pytest_cudafork.process.server_process import ServerProcess
 from pytest_cudafork.process.shared_mailbox import read_mailbox
 from pytest_cudafork.process.signals import IgnoredSignals
 from pytest_cudafork.process.unattended_jobs import UnattendedJobs
+from tests.support.descriptors import open_descriptors
 from tests.support.isolation import is_gone
 from tests.support.signs import wait_until
 
@@ -380,3 +383,34 @@ def test_modules_that_took_long_are_not_tried_again(
     here.jobs.begin_some(may_grow=True)
     assert tried == [["a", "b", "c"], ["a"]]
     assert here.prepared.refused == ["b"]
+
+
+def test_a_job_for_which_no_process_is_left_waits_until_another_has_ended() -> None:
+    """It waits in the queue, with nothing of it left open; where none runs, none will end."""
+    refused = BlockingIOError(errno.EAGAIN, "no process is left")
+    forks: list[int | OSError] = [1, refused, 2, refused, refused]
+    begun: list[str] = []
+
+    def fork(body: object) -> tuple[int, int]:
+        due = forks.pop(0)
+        if isinstance(due, OSError):
+            raise due
+        return 0, -due
+
+    def send(message: messages.Message) -> None:
+        if isinstance(message, server_messages.JobStarted):
+            begun.append(message.name)
+
+    server: Any = SimpleNamespace(fork=fork, send=send, prepared=fork_server.Prepared())
+    jobs = UnattendedJobs(server, Limits(at_once=2))
+    jobs.add(ENTRY, ["a", "b", "c"])
+    before = open_descriptors()
+    for so_far in (["a"], ["a", "b"]):
+        jobs.begin_some(may_grow=False)
+        assert begun == so_far
+        _, job = jobs._running.popitem()  # it has ended
+        job._things.close()
+        assert open_descriptors() == before
+    with pytest.raises(BlockingIOError):
+        jobs.begin_some(may_grow=False)
+    assert open_descriptors() == before

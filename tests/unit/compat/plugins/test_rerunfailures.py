@@ -74,8 +74,9 @@ def test_counts_go_on_in_a_child(pytester: pytest.Pytester, plugin: Any) -> None
     if hasattr(counts, "get_suite_reruns"):
         assert rerunfailures.reruns_of_session(item.config) == before + 1
         require("pytest-rerunfailures", counts, "increment_suite_reruns", "counting reruns")
-    rerunfailures.continue_counts(item.config, 3, 7)
+    rerunfailures.continue_counts(item, 3, 7)
     assert counts.get_test_failures(item.nodeid) == 3
+    assert counts.get_test_failures("of a test that follows in the same process") == 0
     if hasattr(counts, "get_suite_reruns"):
         assert rerunfailures.reruns_of_session(item.config) == 7
 
@@ -112,9 +113,9 @@ def test_a_worker_of_xdist_goes_on_to_ask_the_controller(
 
 
 def test_a_session_without_counts_goes_on_as_it_is() -> None:
-    config: Any = SimpleNamespace()
-    rerunfailures.continue_counts(config, 3, 7)
-    assert not hasattr(config, "failures_db")
+    item: Any = SimpleNamespace(config=SimpleNamespace(), nodeid="a")
+    rerunfailures.continue_counts(item, 3, 7)
+    assert not hasattr(item.config, "failures_db")
 
 
 def test_failed_subtests_are_forgotten_by_the_plugins_own_function(
@@ -166,7 +167,7 @@ def test_a_stand_in_needs_no_more_than_these_names(monkeypatch: pytest.MonkeyPat
     manager = SimpleNamespace(is_registered=lambda plugin: plugin is module)
     option = SimpleNamespace(max_suite_reruns=None)
     config: Any = SimpleNamespace(pluginmanager=manager, option=option, failures_db=Counts())
-    item: Any = SimpleNamespace(config=config)
+    item: Any = SimpleNamespace(config=config, nodeid="a")
     assert rerunfailures.is_loaded()
     assert rerunfailures.is_active(config)
     assert rerunfailures.most_reruns(item) == 2
@@ -177,7 +178,7 @@ def test_a_stand_in_needs_no_more_than_these_names(monkeypatch: pytest.MonkeyPat
     assert not rerunfailures.may_rerun_once_more(config)
     rerunfailures.count_rerun_of_session(config)
     assert rerunfailures.reruns_of_session(config) == 2
-    rerunfailures.continue_counts(config, 4, 1)
+    rerunfailures.continue_counts(item, 4, 1)
     assert config.failures_db.get_test_failures("a") == 4
     assert rerunfailures.reruns_of_session(config) == 2
     rerunfailures.forget_failed_subtests(item)  # this release has no such function

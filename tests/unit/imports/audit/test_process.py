@@ -15,6 +15,7 @@ from pytest_cudafork.compat import unpatched
 from pytest_cudafork.imports.audit import process
 from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, Message, unwatched
 from pytest_cudafork.imports.values.settings import AuditSettings
+from tests.support.descriptors import descriptors_left
 from tests.support.imports import TOUCH, write_package
 from tests.support.isolation import is_gone
 
@@ -39,6 +40,18 @@ def answer_about(audit: AuditProcess, module: str) -> Message:
         assert message is not None
         if message.get("module") == module:
             return message
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_result_for_which_no_descriptor_is_left_is_none() -> None:
+    with contextlib.closing(AuditProcess(AuditSettings(timeout=100.0))) as audit:
+        audit.say({"import": ["pkg.a"]})
+        while not audit.started:
+            audit.read(60.0)
+        with descriptors_left(0):
+            answer = answer_about(audit, "pkg.a")
+    assert answer["told"] is None
+    assert answer["output"] == "its result was not taken: this process has no file descriptor left"
 
 
 @pytest.mark.usefixtures("folder")

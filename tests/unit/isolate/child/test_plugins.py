@@ -31,11 +31,11 @@ def test_reruns_go_on_where_the_parent_stands(runs: int) -> None:
     class Config:
         failures_db = Counts()
 
-    config: Any = Config()
-    plugins.continue_reruns(config, {"runs": runs, "session": 5})
-    assert config.failures_db.get_test_failures("x") == runs
-    assert config.failures_db._suite_rerun_count == 5
-    plugins.continue_reruns(config, None)
+    item: Any = SimpleNamespace(config=Config(), nodeid="x")
+    plugins.continue_reruns(item, {"runs": runs, "session": 5})
+    assert item.config.failures_db.get_test_failures("x") == runs
+    assert item.config.failures_db._suite_rerun_count == 5
+    plugins.continue_reruns(item, None)
 
 
 class _Parent:

@@ -67,6 +67,16 @@ def test_without_temporary_directories_there_is_none_to_share(pytester: pytest.P
     assert request.make_basetemp(item.config) == ""
 
 
+def test_a_temporary_directory_that_cannot_be_made_is_tried_by_who_needs_it(
+    pytester: pytest.Pytester,
+) -> None:
+    (item,) = items_of(pytester, "def test_it(): pass", "--basetemp=/proc/nowhere")
+    assert request.make_basetemp(item.config) == ""
+    asked = request.session_request(item.config, [])
+    assert asked["basetemp"] == ""
+    assert str(pickle.loads(asked["options"]["basetemp"])) == "/proc/nowhere"
+
+
 def test_of_a_test_its_function_is_collected_and_of_an_odd_one_the_file(
     pytester: pytest.Pytester,
 ) -> None:

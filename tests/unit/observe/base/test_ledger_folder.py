@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.compat import unpatched
+from pytest_cudafork.compat import proc_stat, unpatched
 from pytest_cudafork.observe.base import ledger as ledgers
 from pytest_cudafork.observe.base import ledger_folder
-from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
 from pytest_cudafork.observe.base.ledger_folder import (
     gpu_folder,
     make_ledger,
@@ -128,6 +128,21 @@ def test_where_the_system_is_not_known_nothing_is_abandoned(
     monkeypatch.setattr(ledgers, "_this_system", lambda: "")
     remove_abandoned(str(folder))
     assert os.path.exists(left)
+
+
+def test_a_maker_at_which_no_descriptor_is_left_to_look_is_not_gone(
+    folder: Path, maker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = path_of(maker)
+    monkeypatch.setattr(proc_stat, "fields_of", lambda path: [])
+    remove_abandoned(str(folder))
+    assert os.path.exists(path)
+    with pytest.raises(LedgerError, match="is still running"):
+        Ledger(path).create()
+    maker.kill()
+    maker.wait(300)
+    remove_abandoned(str(folder))
+    assert not os.path.exists(path)
 
 
 def test_a_folder_whose_ledger_cannot_be_made_is_not_left(

@@ -10,6 +10,7 @@ import sys
 import time
 
 from pytest_cudafork.process.descendants import process_state
+from tests.support.descriptors import descriptors_left
 from tests.support.signs import wait_until
 
 
@@ -35,6 +36,18 @@ def test_a_stopped_process_lives_and_can_be_woken() -> None:
         assert not process_state.lives(child.pid)
     assert process_state.state_of(child.pid) == ""
     assert not process_state.lives(child.pid)
+
+
+def test_who_has_no_descriptor_left_still_knows_whether_a_process_lives() -> None:
+    with subprocess.Popen(["sleep", "100"]) as child, descriptors_left(0):
+        assert process_state.state_of(child.pid) == ""
+        assert process_state.lives(child.pid)
+        assert process_state.lives(os.getppid())
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not process_state.lives(child.pid)
+        child.wait()
+        assert not process_state.lives(child.pid)
 
 
 def test_what_it_runs_and_since_when_is_known_while_it_is_there() -> None:
