@@ -39,7 +39,7 @@ def session_request(
     # derived from the ini file, where none is given
     options["confcutdir"] = str(pytest_internals.confcutdir(config) or config.rootpath)
     basetemp = make_basetemp(config)
-    if basetemp:  # else a test that needs one finds out there why there is none
+    if basetemp is not None:  # else a test that needs one finds out there why there is none
         options["basetemp"] = None
     options["log_file_mode"] = "a"
     pickled = {}
@@ -56,7 +56,7 @@ def session_request(
         "inipath": None if config.inipath is None else str(config.inipath),
         "targets": targets,
         "left_out": left_out,
-        "basetemp": basetemp,
+        "basetemp": basetemp or "",
         "workerinput": frames.plain(getattr(config, "workerinput", None)),
         "log_file": _log_file(config),
         "terminal": live_text.terminal_of(config),
@@ -82,15 +82,15 @@ def _log_file(config: pytest.Config) -> str | None:
     return str(name)
 
 
-def make_basetemp(config: pytest.Config) -> str:
+def make_basetemp(config: pytest.Config) -> str | None:
     """Make the session's temporary directory now: a child would make one of its own.
 
-    Returns "" where there is none, or none can be made: most tests need none.
+    Returns "" in a session without, and None where it cannot be made: most tests need none.
     """
     try:
         return str(pytest_internals.make_basetemp(config) or "")
     except OSError:
-        return ""
+        return None
 
 
 def target_of(item: pytest.Item) -> str:

@@ -71,7 +71,7 @@ def test_a_temporary_directory_that_cannot_be_made_is_tried_by_who_needs_it(
     pytester: pytest.Pytester,
 ) -> None:
     (item,) = items_of(pytester, "def test_it(): pass", "--basetemp=/proc/nowhere")
-    assert request.make_basetemp(item.config) == ""
+    assert request.make_basetemp(item.config) is None
     asked = request.session_request(item.config, [])
     assert asked["basetemp"] == ""
     assert str(pickle.loads(asked["options"]["basetemp"])) == "/proc/nowhere"
