@@ -126,7 +126,7 @@ class History:
             if known.written:
                 self._change(known, args, kwargs)
             else:
-                self._activate(result)
+                self._activate(known, result)
             return result
         return self._follow(known, args, kwargs)
 
@@ -288,13 +288,13 @@ class History:
         memory.writes, memory.live, memory.activation = ACTIVATION, False, False
         memory.filled, memory.where, memory.at = -1, where, self.at
 
-    def _activate(self, result: Any) -> None:
+    def _activate(self, known: KnownOperator, result: Any) -> None:
         for each in tensors_in(result):
             met = self.memories.met(each)
             if met is not None and met[1]:
                 memory = met[0]
                 memory.writes, memory.version = ACTIVATION, 1
-                memory.activation = not is_whole(each.dtype)
+                memory.activation = known.kind is not Kind.LIFT and not is_whole(each.dtype)
 
     # -- memory ------------------------------------------------------------------------------------
 
