@@ -60,7 +60,7 @@ class Again:
             CannotTellError: it cannot be computed.
 
         """
-        memory, storage = read.memory, read.memory.refer()
+        memory, storage = read.memory, read.memory.held()
         old = storage is None or read.written
         if self._as_recorded and not old and read.writes is not memory.writes and read.writes:
             computed = all(write.operation.computes for write in read.writes)
@@ -84,7 +84,7 @@ class Again:
         if memory.nbytes > _MOST:
             raise CannotTellError("it is too large to be computed again")
         self._memo[key] = _OPEN
-        storage = memory.refer()
+        storage = memory.held()
         raw = torch.empty(memory.nbytes, dtype=torch.uint8, device=memory.device)
         if storage is not None:
             raw.copy_(memory.bytes())
@@ -159,13 +159,14 @@ class Again:
                 found.shape, found.stride(), dtype=found.dtype, device=found.device
             )
             found = own.copy_(found)
-            targets.append(found)
+            if read.target:
+                targets.append(found)
         return found
 
 
 def _as_it_lies(read: Read) -> Tensor:
     memory = read.memory
-    storage = memory.refer()
+    storage = memory.held()
     if storage is None:
         blank = torch.empty(memory.nbytes, dtype=torch.uint8, device=memory.device)
         storage = blank.untyped_storage()
@@ -189,7 +190,7 @@ def difference(memory: Memory, write: Write, parts: Iterable[Part], again: Again
     parts = list(parts)
     with silently():
         assert write.part is not None, "only what is unknown covers no part"
-        storage = memory.refer()
+        storage = memory.held()
         scratch = memory.bytes().clone().untyped_storage()
         write.part.view(scratch, memory.device).copy_(again.result(write))
         mine = _written_last(memory, write, parts)
@@ -234,7 +235,7 @@ def last_writers(memory: Memory, parts: Iterable[Part], mark: Callable[[Write], 
 
 def as_bytes(part: Part) -> Part:
     """Return a part of a storage that has one byte for each element of another one."""
-    return part._replace(dtype=torch.int8, conjugate=False)
+    return part._replace(dtype=torch.int8, conjugate=False, negative=False)
 
 
 def _differs(held: Tensor, new: Tensor) -> Tensor:

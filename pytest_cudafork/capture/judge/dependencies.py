@@ -110,7 +110,7 @@ class _Walk:
             return self.memory(read, recorded=recorded)
         if operation.overwrites:
             return []
-        alive = read.memory.refer() is not None
+        alive = read.memory.held() is not None
         unknown = Computed.UNKNOWN
         return [
             (write.operation, recorded)
@@ -120,7 +120,7 @@ class _Walk:
 
     def memory(self, read: Read, *, recorded: bool) -> list[tuple[Operation, bool]]:
         """Note what was read and not written; return how it came about, to be walked on."""
-        if read.memory.refer() is None:
+        if read.memory.held() is None:
             if not read.writes:
                 self.gone = self.gone or "an input is gone"
             return [(write.operation, recorded) for write in read.writes]

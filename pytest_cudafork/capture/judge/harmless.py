@@ -34,7 +34,7 @@ def is_harmless(capture: SeenCapture, memory: Memory, write: Write, again: Again
         try:
             before = results_of(capture, mine)
             assert write.part is not None, "what can be computed again covers a part"
-            write.part.view(memory.refer(), memory.device).copy_(again.result(write))
+            write.part.view(memory.held(), memory.device).copy_(again.result(write))
             after = results_of(capture, mine)
         except Exception:  # an index that is out of range now, for instance
             return False

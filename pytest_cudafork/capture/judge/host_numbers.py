@@ -46,11 +46,9 @@ class HostNumbers:
 
     def _now(self, one: HostNumber, captured: int) -> Any:
         """Return what the line has read since, or would read; None: it cannot be told."""
-        for later in reversed(self._history.host):
-            if later.at <= captured:
-                break
-            if later.where == one.where:
-                return later.value
+        later = self._history.host.latest(one.where)
+        if later is not None and later.at > captured:
+            return later.value
         try:
             with silently():
                 return Again().value(one.read).item()

@@ -29,7 +29,7 @@ from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.uses import GraphUses, Use
-from pytest_cudafork.capture.record.values import Operation, Write, ancestors
+from pytest_cudafork.capture.record.values import Operation, Write, ancestors, is_whole
 
 _SMALL = 1 << 16
 """Bytes up to which memory is kept and compared, for writes that pass no dispatcher."""
@@ -179,7 +179,7 @@ class StaleData:
             version, checksum = graph.checksums.get(one.memory, (-1, 0))
             if not one.has_changed and version == one.version:
                 watched = True
-                if one.memory.refer() is not None and one.memory.checksum() != checksum:
+                if one.memory.held() is not None and one.memory.checksum() != checksum:
                     changed.append(one.memory)
         return changed, watched
 
@@ -197,6 +197,9 @@ class StaleData:
                         raise CannotTellError("its memory was written past torch's operators")
             differs = difference(memory, write, stale.use.parts, again)
             if not differs:
+                assert write.part is not None, "what can be computed again covers a part"
+                if stale.use.more and difference(memory, write, [write.part], again):
+                    raise CannotTellError("the graph reads more parts of it than are looked at")
                 return None
             odd = graph.odd.get(write.operation, "")
             if odd:
@@ -219,7 +222,7 @@ class StaleData:
             computes=write.operation.computes,
             refreshed=memory.at > uses.ended,
             ambiguous=_would_be_the_same(stale),
-            whole=any(not each.dtype.is_floating_point for each in changed),
+            whole=any(is_whole(each.dtype) for each in changed),
             heavy=any(each.heavy for each in ancestors(write.operation)),
             ran_again=any(at > uses.ended and changed & read for at, read in runs),
             harmless=is_harmless(stale.capture, memory, write, again),
@@ -286,7 +289,7 @@ def _was_never_written(memory: Memory) -> bool:
 
 def _is_derived(uses: GraphUses, memory: Memory) -> bool:
     """Whether what a graph reads there was computed outside, and not by the graph itself."""
-    if not memory.live or memory.refer() is None:
+    if not memory.live or memory.held() is None:
         return False
     own = uses.writes.get(memory)
     if own is None:
@@ -299,6 +302,6 @@ def _overwrites(memory: Memory, write: Write) -> bool:
     """Whether a kernel gives the same whatever lies in what it writes: zeros, its own result."""
     assert write.part is not None, "a launch writes parts"
     with silently():
-        held = write.part.view(memory.refer(), memory.device)
+        held = write.part.view(memory.held(), memory.device)
         results = (Again().result(write, base=base) for base in ("zeros", "memory"))
         return all(torch.equal(each, held) for each in results)

@@ -18,7 +18,7 @@ from pytest_cudafork.capture.judge.harmless import results_of
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.uses import GraphUses, Use
-from pytest_cudafork.capture.record.values import Write
+from pytest_cudafork.capture.record.values import Write, is_whole
 from pytest_cudafork.counted import count_of
 
 _MOST = 64 << 20
@@ -70,9 +70,9 @@ class StaleRows:
     def _left(self, memory: Memory, use: Use) -> _Rows | None:
         """Return which rows of whole numbers an earlier batch has left; None: there are none."""
         last = memory.replayed
-        if not last or memory.at <= last or memory.refer() is None:
+        if not last or memory.at <= last or memory.held() is None:
             return None
-        if memory.dtype.is_floating_point:
+        if not is_whole(memory.dtype):
             return None
         parts = [each for each in memory.writes if each.part is not None]
         old = [each for each in parts if each.operation.at <= last]
@@ -163,10 +163,10 @@ def _nudge(memory: Memory) -> None:
 
 def _repeat_the_last_row(rows: _Rows) -> None:
     memory, part = rows.memory, rows.refilled
-    last = part.view(memory.refer(), memory.device)[-1]
+    last = part.view(memory.held(), memory.device)[-1]
     count = (memory.nbytes // part.dtype.itemsize - part.offset) // max(part.stride[0], 1)
     all_rows = part._replace(shape=torch.Size((count, *part.shape[1:])))
-    held = all_rows.view(memory.refer(), memory.device)
+    held = all_rows.view(memory.held(), memory.device)
     stale = as_bytes(all_rows).view(rows.stale, memory.device).bool()
     held.copy_(torch.where(stale, last.expand_as(held), held))
 

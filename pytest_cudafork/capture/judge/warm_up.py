@@ -7,7 +7,7 @@ from pytest_cudafork.capture.judge.dependencies import CannotTellError, dependen
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.uses import GraphUses, Use
-from pytest_cudafork.capture.record.values import Write
+from pytest_cudafork.capture.record.values import Write, is_whole
 
 
 def check_warm_up(capture: SeenCapture, findings: Findings) -> None:
@@ -17,7 +17,7 @@ def check_warm_up(capture: SeenCapture, findings: Findings) -> None:
         return
     lines = {where for _, where in uses.lines}
     for memory, use in uses.reads.items():
-        if memory.refer() is None or memory.at > uses.at or memory in uses.writes:
+        if memory.held() is None or memory.at > uses.at or memory in uses.writes:
             continue
         for write in memory.writes:
             if write.operation.at >= uses.began and write.operation.where not in lines:
@@ -39,7 +39,7 @@ def _missing(uses: GraphUses, memory: Memory, use: Use, write: Write, findings: 
         if each.memory in uses.reads
         and each.memory is not memory
         and each.memory.at < uses.began
-        and not each.memory.dtype.is_floating_point
+        and is_whole(each.memory.dtype)
     ]
     if of and not gone:
         findings.add(_lacks(memory, of[0], operation.where, use.where))

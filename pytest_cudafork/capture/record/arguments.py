@@ -43,6 +43,7 @@ class Arguments:
         self.targets: list[tuple[Memory, Part, bool]] = []
         self.followed = True
         self.put: int | None = None
+        self._empty: list[tuple[int, Tensor]] = []
         self._history = history
         self._known = known
         self._shape_only = known is not None and known.traits.shape_only
@@ -80,6 +81,8 @@ class Arguments:
             return None
         part = part_of(tensor)
         if written is not None:
+            if written.out and not tensor.numel():
+                self._empty.append((len(self.targets), tensor))
             self.targets.append((memory, part, written.reads))
         if self._shape_only or (written is not None and not written.reads):
             return Place(part, tensor.device)
@@ -92,13 +95,22 @@ class Arguments:
             and tensor.device.type == "cpu"
         ):
             history.keep(memory, tensor)
-        made = Read(memory, memory.version, memory.writes, part, written is not None)
+        made = Read(
+            memory, memory.version, memory.writes, part, written is not None, written is not None
+        )
         self.reads.append(made)
         if history.uses is not None:
             draws = self._known is not None and self._known.by_generator
             only_put = written is not None and (draws or self.put is not None)
             history.graph_reads(made, tensor, looks=not only_put)
         return made
+
+    def has_run(self) -> None:
+        """See what an empty ``out=`` covers now that the operator has given it its size."""
+        for index, tensor in self._empty:
+            memory, _, reads = self.targets[index]
+            memory.held()
+            self.targets[index] = memory, part_of(tensor), reads
 
     def _mark_what_is_written_too(self) -> None:
         """Mark reads of memory that the call writes by another argument: x.copy_(x.flip(0))."""

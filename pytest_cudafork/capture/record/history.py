@@ -25,7 +25,7 @@ from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_number
 from pytest_cudafork.capture.record.operators import KnownOperator, Operators, draws_nothing
 from pytest_cudafork.capture.record.scattered import UNKNOWN, places_among
 from pytest_cudafork.capture.record.uncomputed import Uncomputed
-from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, Unfilled, Use
+from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, HostReads, Unfilled, Use
 from pytest_cudafork.capture.record.values import (
     ACTIVATION,
     MOST_DEPTH,
@@ -36,6 +36,7 @@ from pytest_cudafork.capture.record.values import (
     Write,
     has_beginning,
     is_state,
+    is_whole,
     still_there,
     unknown_operation,
 )
@@ -44,7 +45,6 @@ __tracebackhide__ = of_refusals
 
 KEPT_BYTES = 4096
 """Up to how many bytes values that come from the host are kept, should they be gone later."""
-_MOST_HOST_NUMBERS = 512
 
 
 class History:
@@ -72,7 +72,7 @@ class History:
         self.paused = False
         self.at = 0
         self.missed = False
-        self.host: deque[HostNumber] = deque(maxlen=_MOST_HOST_NUMBERS)
+        self.host: HostReads = HostReads()
         self.spoiled: dict[Memory, Callable[[str], None]] = {}
         self.uncomputed = Uncomputed(self.memories)
         self.numbers = LineNumbers()
@@ -121,12 +121,12 @@ class History:
             self.uses.calls.setdefault(call, []).append(numbers)
 
     def _work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
-        if self.uses is None and self._is_of_no_interest(known, args):
+        if self.uses is None and self._is_of_no_interest(known, args, kwargs):
             result = known.op(*args, **kwargs)
             if known.written:
                 self._change(known, args, kwargs)
             else:
-                self._activate(result)
+                self._activate(known, result)
             return result
         return self._follow(known, args, kwargs)
 
@@ -137,6 +137,7 @@ class History:
         taken = Arguments(self, known)
         taken.take_all(args, kwargs)
         result = known.op(*args, **kwargs)
+        taken.has_run()
         if known.kind in (Kind.EMPTY, Kind.LIFT):
             self.appeared(known.kind, result)
             return result
@@ -219,9 +220,12 @@ class History:
 
     # -- what is of no interest --------------------------------------------------------------------
 
-    def _is_of_no_interest(self, known: KnownOperator, args: Any) -> bool:
+    def _is_of_no_interest(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> bool:
         """Whether an operator is one of those whose results are only said to be computed."""
         begins, activations = self._begin_in_whole_numbers(args)
+        if kwargs and not begins:
+            read = [each for name, each in kwargs.items() if name not in known.written]
+            begins = any(self._begin_in_whole_numbers([each])[0] for each in tensors_in(read))
         if not begins and not self._everything:
             return True
         return not known.written and (known.heavy or activations)
@@ -236,13 +240,15 @@ class History:
             if each.__class__ in PLAIN:
                 none = False
                 memory = self.memories.get(each)
-                begins = begins or not each.dtype.is_floating_point
+                begins = begins or is_whole(each.dtype)
                 if memory is not None:
                     begins = begins or has_beginning(memory)
                     activations = activations or memory.activation
-            elif each.__class__ in (list, tuple) and each and isinstance(each[0], Tensor):
-                none = False
-                begins = begins or self._begin_in_whole_numbers(each)[0]
+            elif each.__class__ in (list, tuple):
+                tensors = tensors_in(each)  # None is among them for table[:, places]
+                if tensors:
+                    none = False
+                    begins = begins or self._begin_in_whole_numbers(tensors)[0]
         return none or begins, activations
 
     def _change(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> None:
@@ -282,13 +288,13 @@ class History:
         memory.writes, memory.live, memory.activation = ACTIVATION, False, False
         memory.filled, memory.where, memory.at = -1, where, self.at
 
-    def _activate(self, result: Any) -> None:
+    def _activate(self, known: KnownOperator, result: Any) -> None:
         for each in tensors_in(result):
             met = self.memories.met(each)
             if met is not None and met[1]:
                 memory = met[0]
                 memory.writes, memory.version = ACTIVATION, 1
-                memory.activation = each.dtype.is_floating_point
+                memory.activation = known.kind is not Kind.LIFT and not is_whole(each.dtype)
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -362,6 +368,7 @@ class History:
         if self.uses is not None and memory.owner is not self.uses:
             self._graph_writes(memory, part, write.operation.where)
             return  # it happens at a replay
+        memory.held()  # an operator makes an ``out=`` as large as its result
         memory.version += 1
         memory.where, memory.at = write.operation.where, write.operation.at
         memory.activation = False
@@ -385,7 +392,7 @@ class History:
 
     def _graph_writes(self, memory: Memory, part: Part, where: str) -> None:
         assert self.uses is not None, "a capture is under way"
-        self.uses.writes.setdefault(memory, Use(where, [])).add(part)
+        self.uses.writes.setdefault(memory, Use(where)).add(part)
         self._pin(memory)
 
     def graph_reads(self, read: Read, tensor: Tensor, *, looks: bool = True) -> None:
@@ -397,16 +404,16 @@ class History:
             looks: Whether the values are looked at, and not only kept beside those that are put.
 
         """
-        uses, memory, count = self.uses, read.memory, read.part.shape.numel()
+        uses, memory = self.uses, read.memory
         assert uses is not None, "a capture is under way"
         if memory.owner is uses:
-            if looks and 0 <= memory.filled < count:
+            if looks and 0 <= memory.filled < (count := read.part.elements()):
                 told = Unfilled(memory, memory.allocated, self.line(), memory.filled, count)
                 uses.unfilled.append(told)
                 memory.filled = -1  # once
             return
         if memory not in uses.reads:
-            uses.reads[memory] = Use(self.line(), [])
+            uses.reads[memory] = Use(self.line())
             self._pin(memory)
             if tensor._base is None:
                 uses.name(memory, tensor, uses.reads[memory].where)
@@ -421,5 +428,5 @@ class History:
         """Note that the host has read a number from a tensor."""
         memory = self.memories.of(tensor)
         if memory is not None:
-            read = Read(memory, memory.version, memory.writes, part_of(tensor), False)
-            self.host.append(HostNumber(read, value, self.line(), self.at))
+            read = Read(memory, memory.version, memory.writes, part_of(tensor), False, False)
+            self.host.add(HostNumber(read, value, self.line(), self.at))

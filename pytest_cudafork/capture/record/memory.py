@@ -6,6 +6,7 @@ An address is no identity: other memory may have it when the first is freed.
 from __future__ import annotations
 
 import ctypes
+import math
 import weakref
 import zlib
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.backend import describe, extent
-from pytest_cudafork.compat.torch_graphs import conjugated, identity_of, leave_alone
+from pytest_cudafork.compat.torch_graphs import conjugated, identity_of, leave_alone, negated
 
 _STRIDED = torch.strided
 
@@ -28,12 +29,20 @@ class Part(NamedTuple):
     stride: Any
     dtype: Any
     conjugate: bool
+    negative: bool
 
     def view(self, storage: Any, device: Any) -> Tensor:
         """Return the tensor that covers this part of a storage."""
         made = torch.empty(0, dtype=self.dtype, device=device)
         made = made.set_(storage, self.offset, self.shape, self.stride)
-        return conjugated(made) if self.conjugate else made
+        made = conjugated(made) if self.conjugate else made
+        return negated(made) if self.negative else made
+
+    def elements(self) -> int:
+        """Return how many elements of its storage it covers: an expanded one, each once."""
+        pairs = zip(self.shape, self.stride, strict=True)
+        count: int = math.prod(size for size, step in pairs if step or not size)
+        return min(count, extent(self.shape, self.stride))
 
     def span(self) -> tuple[int, int]:
         """Return its first byte, and the one after its last."""
@@ -50,7 +59,8 @@ def part_of(tensor: Tensor) -> Part:
     """Return what a tensor covers of its storage."""
     dtype = tensor.dtype
     conjugate = dtype.is_complex and tensor.is_conj()
-    return Part(tensor.storage_offset(), tensor.shape, tensor.stride(), dtype, conjugate)
+    shape, stride = tensor.shape, tensor.stride()
+    return Part(tensor.storage_offset(), shape, stride, dtype, conjugate, tensor.is_neg())
 
 
 class _Reference(weakref.ref[Any]):
@@ -65,6 +75,7 @@ class Memory:
 
     Attributes:
         refer: returns the storage; None: it is gone.
+        nbytes: its size, the largest that was seen.
         pointer: its address when a graph first used it; 0: none did.
         writes: what wrote it last, one for each part that still shows; () where that is not known.
         version: how often it was seen to be written.
@@ -95,6 +106,17 @@ class Memory:
         self.owner: Any = None
         self.live = self.activation = False
 
+    def held(self) -> Any:
+        """Return the storage with all that it held; None: it is gone, or was made smaller."""
+        storage = self.refer()
+        if storage is None:
+            return None
+        size = storage.nbytes()
+        if size < self.nbytes:
+            return None
+        self.nbytes = size
+        return storage
+
     @property
     def text(self) -> str:
         """It as a reader knows it: ``float32[4, 8]``."""
@@ -103,7 +125,7 @@ class Memory:
     def flat(self, dtype: Any = None) -> Tensor:
         """Return all of it as a row of numbers, of its own type or another; it must be there."""
         made = torch.empty(0, dtype=dtype or self.dtype, device=self.device)
-        return made.set_(self.refer(), 0, (self.nbytes // made.element_size(),), (1,))
+        return made.set_(self.held(), 0, (self.nbytes // made.element_size(),), (1,))
 
     def bytes(self) -> Tensor:
         """Return all of it as bytes; it must be there."""
@@ -111,7 +133,7 @@ class Memory:
 
     def checksum(self) -> int:
         """Return a number of the contents of memory of the host; it must be there."""
-        storage = self.refer()
+        storage = self.held()
         if not self.nbytes or storage is None:
             return 0
         return zlib.crc32((ctypes.c_char * self.nbytes).from_address(storage.data_ptr()))

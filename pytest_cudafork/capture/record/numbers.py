@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 _MOST_LINES = 4096
-_MOST_CALLS = 64
+_MOST_CALLS = 256
 _MOST_TAKEN = 1024
 VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
 """Operators without work whose numbers say which part of a tensor they mean."""
@@ -22,7 +22,8 @@ VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
 RESHAPED = frozenset(("view", "_unsafe_view", "reshape", "_reshape_alias", "expand"))
 """Operators whose numbers are the sizes of a result, which follow from those of other tensors."""
 
-_OF_NUMBERS = frozenset((int, float))
+NUMBERS = frozenset((int, float, complex))
+LISTS = frozenset((list, tuple))
 
 Numbers = tuple[Any, ...]
 K = TypeVar("K")
@@ -48,9 +49,8 @@ class LineNumbers:
         """Note a call outside of captures, at an event."""
         found = self._outside.get(call)
         if found is None:
-            if len(self._outside) >= _MOST_LINES:
-                return
-            found = self._outside[call] = deque(maxlen=_MOST_CALLS)
+            found = deque(maxlen=_MOST_CALLS)
+            _put_last(self._outside, call, found, _MOST_LINES)
         found.append((at, numbers))
 
     def captured(self, calls: dict[Call, list[Numbers]]) -> None:
@@ -73,10 +73,11 @@ class LineNumbers:
         """
         found = []
         for call, taken in inside.items():
-            before = [numbers for _, numbers in self._outside.get(call, ())][-len(taken) :]
-            if len(before) == len(taken):
+            latest = taken[-_MOST_CALLS:]  # of a run with more calls, these are known
+            before = [numbers for _, numbers in self._outside.get(call, ())][-len(latest) :]
+            if len(before) == len(latest):
                 others = self._captured.get(call, {})
-                pairs = zip(taken, before, strict=True)
+                pairs = zip(latest, before, strict=True)
                 found += [
                     (call, one, other)
                     for one, other in pairs
@@ -104,7 +105,12 @@ def _put_last(known: dict[K, V], key: K, value: V, most: int) -> None:
 
 def has_numbers(args: Iterable[Any]) -> bool:
     """Whether numbers are among the arguments of an operator that works: a choice of the caller."""
-    return not _OF_NUMBERS.isdisjoint(map(type, args))
+    classes = set(map(type, args))
+    if not NUMBERS.isdisjoint(classes):
+        return True
+    return not LISTS.isdisjoint(classes) and any(
+        each.__class__ in LISTS and not NUMBERS.isdisjoint(map(type, each)) for each in args
+    )
 
 
 def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ...]]:
@@ -112,11 +118,14 @@ def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ..
 
     All NaN are one and the same, so that calls with it are equal.
     """
-    numbers = []
+    numbers: list[Any] = []
     shapes: list[Any] = []
     for each in args:
-        if each.__class__ is int or each.__class__ is float:
+        kind = each.__class__
+        if kind in NUMBERS:
             numbers.append(each if each == each else math.nan)
+        elif kind in LISTS:
+            numbers += [one for one in each if one.__class__ in NUMBERS]
         elif isinstance(each, Tensor):
             shapes.append(_shape(each))
     shapes.append(_shape(result) if isinstance(result, Tensor) else None)

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
 from pytest_cudafork.capture.record.memory import Memory, Part
-from pytest_cudafork.capture.record.numbers import Call
+from pytest_cudafork.capture.record.numbers import LISTS, NUMBERS, Call
 from pytest_cudafork.capture.record.optimizers import OptimizerStep
 
-_MOST_PARTS = 16
-_MOST_LINES = 4096
+_MOST_PARTS = 64
+_MOST_READS = 512
+_MOST_READING_LINES = 128
 
 
-class Use(NamedTuple):
-    """Where a graph first reads, or writes, a storage, and which parts of it."""
+class Use:
+    """Where a graph first reads, or writes, a storage, and which parts of it.
 
-    where: str
-    parts: list[Part]
+    Attributes:
+        where: ``file:line`` of the first time.
+        parts: what is read or written of it, each once.
+        more: whether there are parts beyond those that are kept.
+
+    """
+
+    __slots__ = ("more", "parts", "where")
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.parts: list[Part] = []
+        self.more = False
 
     def add(self, part: Part) -> None:
-        """Note one more part; beyond a few that are kept, no more are."""
-        if len(self.parts) < _MOST_PARTS and part not in self.parts:
+        """Note one more part; beyond some that are kept, only that there are more."""
+        if part in self.parts or self.more:
+            return
+        self.more = len(self.parts) == _MOST_PARTS
+        if not self.more:
             self.parts.append(part)
 
 
@@ -47,6 +63,36 @@ class HostNumber(NamedTuple):
     at: int
 
 
+class HostReads:
+    """Numbers that the host has read, the latest of each line, so that no other line drops them."""
+
+    def __init__(self) -> None:
+        self._by_line: dict[str, deque[HostNumber]] = {}
+
+    def __iter__(self) -> Iterator[HostNumber]:
+        return (one for line in self._by_line.values() for one in line)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_line.values()))
+
+    def add(self, one: HostNumber) -> None:
+        """Note one; of many lines the one goes that has read nothing for the longest time."""
+        line = self._by_line.pop(one.where, None)
+        self._by_line[one.where] = line = deque(maxlen=_MOST_READS) if line is None else line
+        line.append(one)
+        if len(self._by_line) > _MOST_READING_LINES:
+            del self._by_line[next(iter(self._by_line))]
+
+    def latest(self, where: str) -> HostNumber | None:
+        """Return what a line has read last; None: nothing."""
+        line = self._by_line.get(where)
+        return line[-1] if line else None
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._by_line.clear()
+
+
 class GraphUses:
     """The memory of one graph, as its capture showed it.
 
@@ -58,7 +104,7 @@ class GraphUses:
         met: memory that no operator before the capture was seen to use, nor to make.
         made: memory that was handed out within the capture and that is kept: its results.
         allocated: addresses, first and end, of all that was handed out within the capture.
-        lines: ``(operator, file:line)`` for what was captured, in order.
+        lines: ``(operator, file:line)`` for what was captured, each once, in order.
         calls: numbers of the host among arguments, by call, in order.
         differing: calls whose numbers were others in the run before: the graph's, and that run's.
         work: how many operators and launches it holds; -1: it holds what cannot be counted.
@@ -82,10 +128,11 @@ class GraphUses:
         self.made: list[Memory] = []
         self.allocated: list[tuple[int, int]] = []
         self.lines: list[tuple[str, str]] = []
+        self._known_lines: set[tuple[str, str]] = set()
         self.calls: dict[Call, list[tuple[Any, ...]]] = {}
         self.differing: list[tuple[Call, tuple[Any, ...], tuple[Any, ...]]] = []
         self.work = self.draws = 0
-        self.numbers: set[int | float] = set()
+        self.numbers: set[int | float | complex] = set()
         self.host: list[HostNumber] = []
         self.named: dict[Memory, tuple[WeakTensor, str]] = {}
         self.unfilled: list[Unfilled] = []
@@ -97,15 +144,18 @@ class GraphUses:
     def did(self, name: str, where: str) -> None:
         """Note one operator or launch."""
         self.work += 1
-        if len(self.lines) < _MOST_LINES:
-            self.lines.append((name, where))
+        line = name, where
+        if line not in self._known_lines:
+            self._known_lines.add(line)
+            self.lines.append(line)
 
     def took(self, numbers: Iterable[Any]) -> None:
         """Note the numbers among arguments."""
         for each in numbers:
-            if each.__class__ is int or each.__class__ is float:
+            kind: type = each.__class__
+            if kind in NUMBERS:
                 self.numbers.add(each)
-            elif each.__class__ in (list, tuple):
+            elif kind in LISTS:
                 self.took(each)
 
     def name(self, memory: Memory, tensor: Tensor, where: str) -> None:
@@ -139,11 +189,11 @@ class GraphUses:
     def written(self) -> list[Memory]:
         """Return the memory that it writes and is still there: its results, and what it changes."""
         found = dict.fromkeys([*self.made, *self.writes])
-        return [memory for memory in found if memory.refer() is not None]
+        return [memory for memory in found if memory.held() is not None]
 
     def inputs(self) -> list[Tensor]:
         """Return what it reads from outside and is still there, each storage as one flat tensor."""
-        return [memory.flat() for memory in self.reads if memory.refer() is not None]
+        return [memory.flat() for memory in self.reads if memory.held() is not None]
 
     def outputs(self) -> list[Tensor]:
         """Return what it writes and is still there, likewise."""

@@ -30,7 +30,8 @@ class Read(NamedTuple):
     version: int
     writes: tuple[Write, ...]
     part: Part
-    written: bool  # the operation writes it, too: never look at its newest contents
+    written: bool  # the operation writes its memory, too: never look at its newest contents
+    target: bool  # it is an argument that the operation writes
 
 
 class Place(NamedTuple):
@@ -113,6 +114,11 @@ def has_beginning(memory: Memory) -> bool:
     return bool(memory.writes) and memory.writes[-1].operation.computed is Computed.CONSTANT
 
 
+def is_whole(dtype: Any) -> bool:
+    """Whether a type is one of whole or truth numbers."""
+    return not (dtype.is_floating_point or dtype.is_complex)
+
+
 def is_state(memory: Memory) -> bool:
     """Whether what lies in memory before it is changed in place can only be taken as it is."""
     if not memory.writes:
@@ -143,7 +149,7 @@ def ancestors(operation: Operation) -> set[Operation]:
 
 def _writes_behind(reads: Iterable[Read]) -> Iterable[Write]:
     for read in reads:
-        newest = read.memory.refer() is not None and not read.written
+        newest = read.memory.held() is not None and not read.written
         for write in read.memory.writes if newest else read.writes:
             if write.operation.live:
                 yield write

@@ -87,7 +87,7 @@ class Replays(Listener):
             capture.wait()
         with _silently():
             for memory, contents in before:
-                if memory.refer() is not None:
+                if memory.held() is not None:
                     memory.bytes().copy_(contents)
 
     def _spoiled(self) -> None:
@@ -110,7 +110,7 @@ def _contents(capture: SeenCapture) -> list[tuple[Any, Tensor]]:
         for memory in uses.reads
         if memory not in uses.writes
         and 0 < memory.nbytes <= _MOST_BYTES
-        and memory.refer() is not None
+        and memory.held() is not None
     ]
     with _silently():
         return [(memory, memory.bytes().clone()) for memory in read[:_MOST_INPUTS]]
@@ -122,7 +122,7 @@ def _differ(kept: list[tuple[Any, Tensor]]) -> bool:
 
     with _silently():
         return any(
-            memory.refer() is None or not torch.equal(memory.bytes(), contents)
+            memory.held() is None or not torch.equal(memory.bytes(), contents)
             for memory, contents in kept
         )
 

@@ -77,6 +77,44 @@ def test_a_number_that_is_given_by_its_name() -> None:
         assert what.startswith("add has the number 6 in the graph, and had 5 in the run before")
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda x, step: x.roll(step),
+        lambda x, step: torch.nn.functional.pad(x, (step, 8 - step)),
+        lambda x, step: torch._foreach_mul([x, x], [float(step), 2.0]),
+        lambda x, step: x * complex(0, step),
+    ],
+)
+def test_a_number_that_is_given_in_a_list_or_is_complex(work: Any) -> None:
+    with looking() as look:
+        x = torch.rand(8)
+
+        def run(step: int) -> Any:
+            return work(x, step)
+
+        run(2)
+        look.capture(lambda: run(2)).replay()
+        assert suspicions(look) == []
+        run(5)
+        look.capture(lambda: run(6)).replay()
+        (what,) = suspicions(look)
+        assert "has the number 6" in what
+        assert "in the run before the capture" in what
+
+
+def test_a_size_in_a_list_is_no_number_that_was_frozen() -> None:
+    with looking() as look:
+        x = torch.rand(3)
+
+        def run(count: int) -> Any:
+            return torch.zeros(count, 3) + torch.nn.functional.pad(x, (0, count))[:3]
+
+        run(5)
+        look.capture(lambda: run(6)).replay()
+        assert suspicions(look) == []
+
+
 def test_the_size_of_a_tensor_is_no_number_that_was_read() -> None:
     with looking() as look:
         lengths, x = torch.tensor([3, 7]), torch.ones(7, 1)

@@ -232,3 +232,19 @@ def test_graphs_that_are_gone_and_were_never_replayed_are_not_kept() -> None:
         seen = [capture(look) for _ in range(3)]
         gc.collect()
         assert [each() for each in seen] == [None] * 3
+
+
+def test_an_element_that_is_read_several_times_is_written_once() -> None:
+    with looking() as look:
+        x, other = torch.rand(3), torch.rand(4, 3)
+
+        def work() -> Any:
+            fresh = torch.empty(3)
+            fresh.copy_(x)
+            return fresh.expand(4, 3) + other
+
+        assert found(check_filled, look.capture(work)) == {}
+        (error,) = found(check_filled, look.capture(lambda: torch.empty(3).expand(4, 3) + other))[
+            "errors"
+        ]
+        assert "none of the elements were written" in error["what"]

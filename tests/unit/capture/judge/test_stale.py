@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.record.values import Operation  # noqa: E402
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.errors import ReplayFailedError  # noqa: E402
 from tests.support.captures import Looking, looking  # noqa: E402
 
 
@@ -242,3 +243,107 @@ def test_what_came_about_before_recording_began_is_not_judged() -> None:
         (why,) = told(look)["not_judged"].items()
     assert "until the software graph was imported" in why[0]
     assert why[1] == 1
+
+
+def _plan_by_places() -> tuple[Any, ...]:
+    places, table = torch.tensor([1, 2, 3]), torch.rand(4, 8)
+    return places, table[:, places], table
+
+
+def _plan_by_a_sorter() -> tuple[Any, ...]:
+    order, row, values = torch.arange(8), torch.arange(7.0, -1, -1), torch.tensor([2.5, 4.5])
+    return order, torch.searchsorted(row, values, sorter=order), row, values
+
+
+def _plan_with_numbers_of_the_host() -> tuple[Any, ...]:
+    lengths, scale = torch.tensor([1, 2, 3]), torch.tensor([0.5, 2.0, 1.0])
+    return lengths, lengths * scale, scale
+
+
+def _plan_on_itself() -> tuple[Any, ...]:
+    lengths, plan = torch.tensor([1, 2, 3]), torch.zeros(3, dtype=torch.int64)
+    plan.copy_(lengths)
+    torch.cumsum(plan, 0, out=plan)
+    return lengths, plan
+
+
+def _plan_in_what_was_empty() -> tuple[Any, ...]:
+    lengths, plan = torch.tensor([1, 2, 3]), torch.empty(0, dtype=torch.int64)
+    return lengths, torch.cumsum(lengths, 0, out=plan)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        _plan_by_places,
+        _plan_by_a_sorter,
+        _plan_with_numbers_of_the_host,
+        _plan_on_itself,
+        _plan_in_what_was_empty,
+    ],
+)
+def test_a_plan_is_judged_however_its_input_was_given(made: Any) -> None:
+    with looking() as look:
+        lengths, plan, *_others = made()
+        captured = look.capture(lambda: plan * 2)
+        captured.replay()
+        lengths.add_(0)
+        captured.replay()
+        assert told(look).keys() <= {"judged", "captures", "replays", "backends"}
+        lengths.copy_(torch.tensor(lengths.tolist()[::-1]))
+        captured.replay()
+        (error,) = told(look)["errors"]
+        assert error["kind"] == "stale-data"
+
+
+def test_complex_numbers_are_taken_as_floating_point_numbers_are() -> None:
+    with looking() as look:
+        weights = torch.tensor([1 + 2j, 3 - 4j])
+        plan = weights * 2
+        captured = look.capture(lambda: plan * 2)
+        weights.mul_(2)
+        captured.replay()
+        assert told(look).keys() <= {"captures", "replays", "backends"}
+
+
+def test_each_of_many_parts_that_a_graph_reads_is_judged_or_said_not_to_be() -> None:
+    with looking() as look:
+        lengths = torch.arange(80)
+        plan, out = lengths + 1, torch.zeros(80, dtype=torch.int64)
+
+        def work(count: int) -> None:
+            for layer in range(count):
+                out[layer].copy_(plan[layer] * 2)
+
+        some, many = look.capture(lambda: work(40)), look.capture(lambda: work(80))
+        some.replay()
+        many.replay()
+        assert told(look).keys() <= {"judged", "captures", "replays", "backends"}
+        lengths[75] += 5
+        some.replay()
+        assert told(look).keys() <= {"judged", "captures", "replays", "backends"}
+        many.replay()
+        (why,) = told(look)["not_judged"]
+        assert why.endswith("the graph reads more parts of it than are looked at")
+        lengths[30] += 5
+        some.replay()
+        assert [each["kind"] for each in told(look)["errors"]] == ["stale-data"]
+
+
+def test_an_input_whose_memory_was_given_up_is_gone_and_stays_so() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        lengths.untyped_storage().resize_(0)  # as libraries do that shard weights
+        captured.replay()
+        assert told(look).keys() <= {"judged", "captures", "replays", "backends"}
+        assert lengths.untyped_storage().nbytes() == 0
+        other = look.capture(lambda: plan * 3)
+        other.replay()
+        assert told(look).keys() <= {"judged", "captures", "replays", "backends"}
+        plan.untyped_storage().resize_(0)
+        with pytest.raises(ReplayFailedError):
+            captured.replay()
+        assert [each["kind"] for each in told(look)["errors"]] == ["freed-memory"]
+        assert plan.untyped_storage().nbytes() == 0

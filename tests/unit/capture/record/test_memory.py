@@ -26,6 +26,19 @@ def test_a_part_is_seen_again_in_other_memory() -> None:
     complex_ones = torch.ones(2, dtype=torch.complex64) * 1j
     seen = part_of(complex_ones.conj()).view(complex_ones.untyped_storage(), "cpu")
     assert seen.tolist() == [-1j, -1j]
+    negative = complex_ones.conj().imag
+    assert negative.is_neg()
+    seen = part_of(negative).view(complex_ones.untyped_storage(), "cpu")
+    assert seen.tolist() == [-1, -1]
+
+
+def test_an_element_that_is_seen_several_times_is_one() -> None:
+    row = torch.zeros(6)
+    assert part_of(row.expand(4, 6)).elements() == 6
+    assert part_of(row.unfold(0, 3, 1)).elements() == 6
+    assert part_of(row[::2]).elements() == 3
+    assert part_of(row[:0].expand(4, 0)).elements() == 0
+    assert part_of(row[0]).elements() == 1
 
 
 def test_parts_overlap_where_they_share_bytes() -> None:
@@ -55,3 +68,17 @@ def test_what_has_no_memory_is_not_followed() -> None:
     for tensor in (torch.eye(2).to_sparse(), torch.zeros(2, device="meta")):
         assert memories.of(tensor) is None
         assert memories.get(tensor) is None
+
+
+def test_memory_that_was_made_smaller_has_lost_what_it_held() -> None:
+    memories, tensor = Memories(), torch.zeros(4)
+    memory = known(memories, tensor)
+    storage = tensor.untyped_storage()
+    storage.resize_(32)
+    assert memory.held() is not None
+    assert memory.nbytes == 32
+    storage.resize_(0)
+    assert memory.held() is None
+    assert memory.checksum() == 0
+    storage.resize_(32)
+    assert memory.held() is not None

@@ -54,6 +54,16 @@ def test_no_more_lines_are_kept_than_there_is_room_for() -> None:
     for number in range(5000):
         known.called(CALL._replace(where=f"a.py:{number}"), (1,), number)
     assert len(known._outside) == 4096
+    assert known.differing({CALL._replace(where="a.py:4999"): [(2,)]}) != []
+
+
+def test_of_a_line_with_very_many_calls_the_last_ones_are_compared() -> None:
+    known = LineNumbers()
+    for at in range(300):
+        known.called(CALL, (at,), at)
+    assert known.differing({CALL: [(at,) for at in range(300)]}) == []
+    changed = [(at + (at == 280),) for at in range(300)]
+    assert known.differing({CALL: changed}) == [(CALL, (281,), (280,))]
 
 
 def test_of_the_numbers_that_graphs_have_taken_the_latest_are_kept() -> None:
@@ -75,6 +85,9 @@ def test_numbers_are_those_that_a_caller_chooses() -> None:
     assert has_numbers((x, 1))
     assert not has_numbers((x, x, True))
     assert numbers_in((x, 0, 1.5, None), x[0]) == ((0, 1.5), ((2, 3), (3,)))
+    assert has_numbers((x, [3]))
+    assert not has_numbers((x, [x], [None, x], (True,), []))
+    assert numbers_in((x, [3, True], 2j), x[0]) == ((3, 2j), ((2, 3), (3,)))
     result: Any = [x]
     assert numbers_in((x,), result) == ((), ((2, 3), None))
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.record.uses import GraphUses  # noqa: E402
+from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, HostReads  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 
@@ -43,7 +43,38 @@ def test_numbers_are_taken_from_lists_and_truth_values_are_none() -> None:
 def test_parts_are_kept_once_and_not_without_limit() -> None:
     with looking() as look:
         x = torch.zeros(64)
-        captured = look.capture(lambda: [x[i : i + 1] + 1 for i in [0, 0, *range(40)]])
+        captured = look.capture(lambda: [x[i : i + 1] + 1 for i in [0, 0, *range(64)]])
         (use,) = captured.seen.uses.reads.values()
-    assert len(use.parts) == 16
-    assert len(set(use.parts)) == 16
+        assert len(use.parts) == 64
+        assert len(set(use.parts)) == 64
+        assert not use.more
+        captured = look.capture(lambda: [(x[: i + 1] + 1, x[i:] + 1) for i in range(64)])
+        (use,) = captured.seen.uses.reads.values()
+        assert len(use.parts) == 64
+        assert len(set(use.parts)) == 64
+        assert use.more
+
+
+def test_each_line_is_known_however_many_operators_come_before_it() -> None:
+    uses = GraphUses(1)
+    for number in range(6000):
+        uses.did("aten::add", f"a.py:{number % 5990}")
+    assert len(uses.lines) == 5990
+    assert uses.lines[-1] == ("aten::add", "a.py:5989")
+
+
+def test_no_line_that_reads_numbers_drops_those_of_another_one() -> None:
+    reads = HostReads()
+    reads.add(HostNumber(None, 7, "a.py:1", 0))
+    for at in range(2000):
+        reads.add(HostNumber(None, at, "a.py:2", at))
+    assert 7 in [one.value for one in reads]
+    latest = reads.latest("a.py:2")
+    assert latest is not None
+    assert latest.value == 1999
+    for at in range(1000):
+        reads.add(HostNumber(None, at, f"b.py:{at}", at))
+    assert reads.latest("a.py:1") is None
+    assert len(reads) == 128
+    reads.clear()
+    assert not reads
