@@ -13,6 +13,7 @@ import sys
 import sysconfig
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ import cloudpickle
 
 from pytest_cudafork.call.late_category import Named
 from pytest_cudafork.compat import cloudpickle_internals
-from pytest_cudafork.compat.unpatched import contextlib, inspect, os, re
+from pytest_cudafork.compat.unpatched import contextlib, inspect, os, re, threading
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process.protocol import unpicklable
 
@@ -81,20 +82,57 @@ def _named(
     return [*named, *((repr(name), value) for name, value in kwargs.items())]
 
 
+class _ByValue:
+    """Modules that cloudpickle is told to take by value while something is pickled.
+
+    It keeps one list for all threads, so a module stays on it until the last one is done.
+    """
+
+    def __init__(self) -> None:
+        self._users: Counter[str] = Counter()
+        self._renew_lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()  # the holder of another one may not exist in this process
+
+    def begin(self, modules: list[types.ModuleType], begun: list[types.ModuleType]) -> None:
+        """Put modules on the list, but for those that others have put there; note which."""
+        with self._lock:
+            known = cloudpickle.list_registry_pickle_by_value()
+            for module in modules:
+                name = module.__name__
+                if name not in known:
+                    cloudpickle.register_pickle_by_value(module)
+                elif not self._users[name]:
+                    continue
+                self._users[name] += 1
+                begun.append(module)
+
+    def end(self, begun: list[types.ModuleType]) -> None:
+        """Take them off again, if no other thread is at it."""
+        with self._lock:
+            for module in begun:
+                self._users[module.__name__] -= 1
+                if not self._users[module.__name__]:
+                    cloudpickle.unregister_pickle_by_value(module)
+
+
+_BY_VALUE = _ByValue()
+"""One for the process, as cloudpickle's list is."""
+
+
 @contextlib.contextmanager
 def modules_by_value() -> Iterator[None]:
     """Let what is defined in modules that a child cannot import be pickled by value."""
     known: dict[str, bool] = {}
     by_value = [module for module in list(sys.modules.values()) if _goes_by_value(module, known)]
-    already = cloudpickle.list_registry_pickle_by_value()
-    ours = [module for module in by_value if module.__name__ not in already]
-    for module in ours:
-        cloudpickle.register_pickle_by_value(module)
+    begun: list[types.ModuleType] = []
     try:
+        _BY_VALUE.begin(by_value, begun)
         yield
     finally:
-        for module in ours:
-            cloudpickle.unregister_pickle_by_value(module)
+        _BY_VALUE.end(begun)
 
 
 def dump_filters() -> bytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import json
+import os
 import pickle
+import signal
 import socket
 import sys
 import types
@@ -26,6 +28,41 @@ def test_a_call_of_a_test_module_needs_no_module_there() -> None:
     assert fn is json.dumps
     assert (args, kwargs) == (([1],), {"indent": None})
     assert cloudpickle.list_registry_pickle_by_value() == set()
+
+
+def test_while_another_thread_pickles_modules_stay_by_value() -> None:
+    other = pickling.modules_by_value()
+    with pickling.modules_by_value():
+        other.__enter__()
+        before = cloudpickle.list_registry_pickle_by_value()
+    assert __name__ in before
+    assert cloudpickle.list_registry_pickle_by_value() == before
+    with pickling.modules_by_value():
+        other.__exit__(None, None, None)
+        assert cloudpickle.list_registry_pickle_by_value() == before
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+
+
+def test_what_a_user_has_registered_stays_registered() -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        with pickling.modules_by_value():
+            pass
+        assert cloudpickle.list_registry_pickle_by_value() == {__name__}
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_a_child_that_is_forked_while_a_thread_registers_modules_may_pickle() -> None:
+    with pickling._BY_VALUE._lock:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.alarm(30)  # it would wait for ever
+                pickling.dump_call(print, (), {})
+            finally:
+                os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_what_does_not_pickle_is_told() -> None:
