@@ -33,6 +33,7 @@ from pytest_cudafork.check.telling import (
     told_error,
 )
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.pytest_reports import ENDS_SESSION
 from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader
@@ -47,8 +48,6 @@ _NEEDED_IN_TESTS = (
     "pytest_cudafork.observe.story.stories",
 )
 """What tells of touches and forks. A test may have replaced what imports are made with."""
-_ENDS_THE_SESSION = (KeyboardInterrupt, pytest.exit.Exception)
-"""What ends it in the middle of a test, of which nothing is reported then."""
 _TOUCHED_BEFORE = (
     "\n\nThat was in an earlier run of this test. It cannot pass in this process any more, where "
     "CUDA stays initialized."
@@ -225,7 +224,7 @@ class CheckHooks:
         """
         self._refusals.settle(passing=error)
         self._observer.settle()
-        if isinstance(error, _ENDS_THE_SESSION):
+        if isinstance(error, ENDS_SESSION):
             self._note_late(self._findings_of(item, when))  # no report comes that could tell them
             return
         if not _is_skip(error):

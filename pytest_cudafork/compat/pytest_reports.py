@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+ENDS_SESSION = (pytest.exit.Exception, KeyboardInterrupt)
+"""What ends the session, whoever raises it: ``_pytest.runner.call_and_report`` makes no report of a
+phase that it comes from."""
+
 
 def id_of(item: pytest.Item) -> Any:
     """Return what a report of a test is made with: ``_id``, or the text before pytest 9.2."""

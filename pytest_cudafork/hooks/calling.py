@@ -10,10 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork.compat import tracebacks
-
-_PASS = (pytest.exit.Exception, KeyboardInterrupt)
-"""What ends the session, whoever raises it. All else is a failure of the hook, ``SystemExit`` and
-what pytest's own functions raise as well."""
+from pytest_cudafork.compat.pytest_reports import ENDS_SESSION
 
 
 class HookFailure(NamedTuple):
@@ -59,9 +56,9 @@ def call_each(
         caller = manager.subset_hook_caller(name, remove_plugins=others)
         try:
             result = caller(**arguments)
-        except _PASS:
+        except ENDS_SESSION:
             raise
-        except BaseException as error:
+        except BaseException as error:  # SystemExit and what pytest's functions raise, too
             yield None, failure_of(name, plugin, error)
         else:
             failure = _not_run(name, result)

@@ -25,6 +25,7 @@ from pytest_cudafork.capture.interface.from_torch_on import from_torch_on
 from pytest_cudafork.capture.interface.seen import Listener
 from pytest_cudafork.check.failing import fail_report, fail_session
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.compat.pytest_reports import ENDS_SESSION
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class CaptureHooks:
         with from_torch_on("captured graphs were not looked at", look):
             try:
                 yield
-            except (KeyboardInterrupt, pytest.exit.Exception):
+            except ENDS_SESSION:
                 self._last = item
                 raise
 

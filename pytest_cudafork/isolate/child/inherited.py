@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals, standard_library
+from pytest_cudafork.compat.pytest_reports import ENDS_SESSION
 from pytest_cudafork.compat.unpatched import contextlib, inspect, pickle
 from pytest_cudafork.isolate.child.rehearsal import OwnHooks
 from pytest_cudafork.process.protocol import frames
@@ -96,9 +97,7 @@ class _BodyOnly:
 
     def _quietly(self, item: pytest.Item, phase: Any, work: Callable[[], object]) -> bool:
         """Do what belongs to a phase of the parent's; report it if it fails."""
-        call = pytest.CallInfo.from_call(
-            lambda: work() and None, when=phase, reraise=(pytest.exit.Exception, KeyboardInterrupt)
-        )
+        call = pytest.CallInfo.from_call(lambda: work() and None, when=phase, reraise=ENDS_SESSION)
         if call.excinfo is None and phase != "setup":
             return True
         # pytest-rerunfailures, for one, prepares itself when the set-up is reported

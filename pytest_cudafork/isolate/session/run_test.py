@@ -13,6 +13,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.pytest_reports import ENDS_SESSION
 from pytest_cudafork.errors import ChildError, ChildTimeout, CudaForkError
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import other_plugins
@@ -156,7 +157,7 @@ def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         outcome = pytest.CallInfo.from_call(
             lambda: pytest_internals.tear_down(session, nextitem),
             when="teardown",
-            reraise=(pytest.exit.Exception, KeyboardInterrupt),
+            reraise=ENDS_SESSION,
         )
     if outcome.excinfo is not None:
         report = item.ihook.pytest_runtest_makereport(item=item, call=outcome)

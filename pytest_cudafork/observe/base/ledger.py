@@ -253,18 +253,9 @@ def _maker_runs(first: Record) -> bool:
     pid = int(first.get("pid", 0))
     fields = proc_stat.fields_of(f"/proc/{pid}/stat")
     if not fields:
-        return _is_there(pid)
+        return pid > 0 and proc_stat.is_there(pid)
     ended = fields[proc_stat.STATE] in proc_stat.ENDED
     return not ended and bool(first.get("started") == fields[proc_stat.STARTED])
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        if pid > 0:
-            os.kill(pid, 0)
-    except (OSError, OverflowError) as error:
-        return isinstance(error, PermissionError)
-    return pid > 0
 
 
 def _this_system() -> str:

@@ -63,12 +63,7 @@ def _answers(pid: int) -> bool:
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
+        return proc_stat.is_there(pid)
 
 
 def is_stopped(pid: int) -> bool:
