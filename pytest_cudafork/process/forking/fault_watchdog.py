@@ -15,10 +15,10 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from pytest_cudafork.compat.unpatched import time
+from pytest_cudafork.compat.unpatched import os, time
 
 _THREAD_SECONDS = 1.0
-"""How long a thread that was told to end may take."""
+"""How long threads that were told to end may take."""
 _FAULTHANDLER: Any = import_module("faulthandler")  # itself, as functions of it are replaced
 _NAMES = ("dump_traceback_later", "cancel_dump_traceback_later")
 
@@ -49,7 +49,8 @@ class _Noting:
     """What stands in for the two functions, and notes what they begin and cancel."""
 
     def __init__(self, begin: Callable[..., None], cancel: Callable[[], None]) -> None:
-        self._begin, self._cancel = begin, cancel
+        self._begin_thread, self._cancel = begin, cancel
+        self._threads: set[str] = set()  # those of watchdogs, until they are seen to have ended
         self.armed: _Armed | None = None
 
     def dump_traceback_later(
@@ -67,9 +68,16 @@ class _Noting:
         self.armed = _Armed(timeout, bool(repeat), file, bool(exit), end, fd)
 
     def cancel_dump_traceback_later(self) -> None:
-        """Cancel it."""
+        """Cancel it; its thread may end a little later."""
         self.armed = None
         self._cancel()
+
+    def wait_for_threads(self) -> None:
+        """Wait until the threads of all that were cancelled are no longer counted."""
+        deadline = time.monotonic() + _THREAD_SECONDS
+        while self._threads & _threads_here() and time.monotonic() < deadline:
+            time.sleep(0.0001)
+        self._threads.clear()
 
     def fork(self, fork: Callable[[], int], armed: _Armed) -> int:
         """Fork with the watchdog cancelled; begin it again in the parent."""
@@ -82,6 +90,11 @@ class _Noting:
             if pid != 0 and armed.begin_again(self._begin):
                 self.armed = armed
         return pid
+
+    def _begin(self, timeout: float, repeat: bool, file: Any, exit: bool) -> None:  # noqa: A002
+        before = _threads_here()
+        self._begin_thread(timeout, repeat, file, exit)
+        self._threads = self._threads & before | _threads_here() - before
 
 
 def note() -> Callable[[], None] | None:
@@ -105,14 +118,11 @@ def note() -> Callable[[], None] | None:
 
 
 def cancel() -> None:
-    """Cancel a watchdog, and wait until its thread is no longer counted."""
-    from pytest_cudafork.process.forking.freeze_before_fork import count_threads
-
-    threads = count_threads()
+    """Cancel a watchdog, and wait until the threads of all that were cancelled are gone."""
     _FAULTHANDLER.cancel_dump_traceback_later()
-    deadline = time.monotonic() + _THREAD_SECONDS
-    while 1 < threads <= count_threads() and time.monotonic() < deadline:
-        time.sleep(0.0001)
+    noting = _noting()
+    if noting is not None:
+        noting.wait_for_threads()
 
 
 def fork_without(fork: Callable[[], int]) -> int:
@@ -127,3 +137,10 @@ def fork_without(fork: Callable[[], int]) -> int:
 def _noting() -> _Noting | None:
     owner = getattr(_FAULTHANDLER.dump_traceback_later, "__self__", None)
     return owner if isinstance(owner, _Noting) else None
+
+
+def _threads_here() -> set[str]:
+    try:
+        return set(os.listdir("/proc/self/task"))
+    except OSError:
+        return set()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import faulthandler
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,7 +120,6 @@ class _Fake:
         self.closed: Any = None
         monkeypatch.setattr(faulthandler, "dump_traceback_later", self.begin)
         monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", self.cancel)
-        monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 1)
 
     def begin(self, timeout: float, repeat: bool, file: Any, exit: bool) -> None:  # noqa: A002
         if file is self.closed:
@@ -185,10 +186,61 @@ def test_in_place_of_a_closed_file_its_descriptor_is_taken(fake: _Fake, tmp_path
     assert fake.begun == [(60, True, file, False), (60, True, fd, False)]
 
 
-def test_the_thread_of_one_that_is_cancelled_is_waited_for(
-    fake: _Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = [2, 2, 1]
-    monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: counts.pop(0))
+class _Late:
+    """Watchdogs whose threads end a while after they were told to, if ``ends``."""
+
+    def __init__(self) -> None:
+        self.ends = True
+        self.told = threading.Event()
+
+    def begin(self, *_arguments: Any) -> None:
+        self.told = told = threading.Event()
+        threading.Thread(target=lambda: (told.wait(), time.sleep(0.2))).start()
+
+    def cancel(self) -> None:
+        if self.ends:
+            self.told.set()
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Late]:
+    made = _Late()
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", made.begin)
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", made.cancel)
+    end = fault_watchdog.note()
+    assert end is not None
+    yield made
+    made.told.set()
+    end()
+
+
+def test_the_thread_of_one_that_is_cancelled_is_waited_for(late: _Late) -> None:
+    threads = freeze_before_fork.count_threads()
+    faulthandler.dump_traceback_later(60, file=2)
+    assert freeze_before_fork.count_threads() == threads + 1
     fault_watchdog.cancel()
-    assert counts == []
+    assert freeze_before_fork.count_threads() == threads
+
+
+def test_and_those_of_earlier_ones_that_have_not_ended_yet(late: _Late) -> None:
+    threads = freeze_before_fork.count_threads()
+    for _ in range(2):
+        faulthandler.dump_traceback_later(60, file=2)
+        faulthandler.cancel_dump_traceback_later()
+    faulthandler.dump_traceback_later(60, file=2)
+    assert freeze_before_fork.count_threads() == threads + 3
+    fault_watchdog.cancel()
+    assert freeze_before_fork.count_threads() == threads
+
+
+def test_a_thread_that_does_not_end_is_waited_for_once(
+    late: _Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fault_watchdog, "_THREAD_SECONDS", 0.05)
+    late.ends = False
+    faulthandler.dump_traceback_later(60, file=2)
+    fault_watchdog.cancel()
+    began = time.monotonic()
+    monkeypatch.setattr(fault_watchdog, "_THREAD_SECONDS", 30.0)
+    fault_watchdog.cancel()
+    assert time.monotonic() - began < 15
