@@ -298,6 +298,7 @@ REFUSED: dict[str, tuple[Fn, str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_recorded_is_refused_with_its_line(name: str) -> None:
     fn, words = REFUSED[name]

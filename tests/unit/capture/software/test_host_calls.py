@@ -177,6 +177,7 @@ ALLOWED: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_with_the_line(name: str) -> None:
     fn = REFUSED[name]
