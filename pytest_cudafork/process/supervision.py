@@ -30,8 +30,8 @@ _READ_BYTES = 1 << 18
 _MOST_FDS = 4
 _STACKS_SECONDS = 10.0
 """How long a child that is told to abort may take to write its stacks."""
-EXIT_SECONDS = 10.0
-"""How long a child may take to end once it has said that nothing else is left to do."""
+EXIT_SECONDS = 30.0
+"""How long a child may take to end, from its last word on: the kernel takes it apart meanwhile."""
 _LEAVE_SECONDS = 2.0
 """What a child has at least from its result on, for what runs at its end, if its time is up."""
 _KILL_SECONDS = 30.0

@@ -52,8 +52,11 @@ def _write():
     if os.getpid() == _parent:
         children = []
         for task in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{task}/children") as file:
-                children += file.read().split()
+            try:
+                with open(f"/proc/self/task/{task}/children") as file:
+                    children += file.read().split()
+            except OSError:  # a thread that has ended meanwhile
+                pass
         new = [link for link in _open_descriptors() if link not in _at_start]
         with open("LEAKS", "w") as file:
             json.dump({"descriptors": new, "children": children}, file)

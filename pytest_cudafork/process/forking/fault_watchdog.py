@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import os, time
 
-_THREAD_SECONDS = 1.0
+_THREAD_SECONDS = 5.0
 """How long threads that were told to end may take."""
 _FAULTHANDLER: Any = import_module("faulthandler")  # itself, as functions of it are replaced
 _NAMES = ("dump_traceback_later", "cancel_dump_traceback_later")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import sys
@@ -106,6 +107,7 @@ def _unpicklable() -> list[Any]:
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_what_cannot_be_handed_to_a_core_is_refused_and_nothing_is_left(method: str) -> None:
+    gc.collect()  # what earlier tests have left may be closed at any time
     before = children()
     for number, factory in enumerate(_unpicklable()):
         with pytest.raises(ConfigError, match=f"cannot be handed to a process .* '{method}': "):
@@ -113,7 +115,7 @@ def test_what_cannot_be_handed_to_a_core_is_refused_and_nothing_is_left(method: 
         if number == 0:  # what helps multiprocessing stays
             descriptors, after = os.listdir("/proc/self/fd"), children()
     assert os.listdir("/proc/self/fd") == descriptors
-    assert children() == after
+    assert children() <= after  # an earlier test's may end meanwhile
     assert len(after - before) <= 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -51,6 +52,7 @@ def orders_of(monkeypatch: pytest.MonkeyPatch, method: WorkerMethod, ranks: int)
 def test_rank_0_is_linked_to_all_others(
     method: WorkerMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gc.collect()  # what earlier tests have left may be closed at any time
     before = descriptors()
     orders = orders_of(monkeypatch, method, 3)
     assert descriptors() == before
@@ -76,6 +78,7 @@ def test_one_process_has_no_ranks(method: WorkerMethod, monkeypatch: pytest.Monk
 def test_where_one_cannot_be_started_the_others_are_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    gc.collect()  # what earlier tests have left may be closed at any time
     before, whole = descriptors(), launching.launch
     started: list[int] = []
 

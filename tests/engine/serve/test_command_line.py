@@ -255,7 +255,7 @@ def test_a_whole_life_with_the_own_model_on_two_ranks_in_a_folder_that_goes(
                 server.kill()
     for pid in below:
         wait_until_gone(pid)
-    assert children() == before
+    assert not children() - before  # an earlier test's may end meanwhile
 
 
 def _ask(url: str, body: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
@@ -39,6 +40,7 @@ def told(pids: Iterable[int], then: Callable[[], object]) -> list[str]:
                 await asyncio.wait_for(came.wait(), 60 if then is not nothing else 0.05)
             await asyncio.sleep(0.05)  # for what must not be told again
 
+    gc.collect()  # what earlier tests have left may be closed at any time
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(watch())
     assert len(os.listdir("/proc/self/fd")) == before

@@ -95,7 +95,8 @@ def _run(
 def _words(text: str) -> list[str]:
     """The output without what differs between any two runs."""
     # A longer time makes its line's marks fewer.
-    text = re.sub(r"=* *in \d+\.\d+s( \([\d:]+\))? =*|runpytest-\d+|0x[0-9a-f]+", "", text)
+    text = re.sub(r"^=+ (.*) in \d+\.\d+s( \([\d:]+\))? =+$", r"\1", text, flags=re.MULTILINE)
+    text = re.sub(r"runpytest-\d+|0x[0-9a-f]+", "", text)
     return [line for line in text.splitlines() if not line.startswith("plugins:")]
 
 

@@ -425,9 +425,24 @@ def test_the_watchdog_of_a_conftest_still_ends_a_session_that_hangs(
 ) -> None:
     pytester.makeconftest(
         """
-        import faulthandler
+        import faulthandler, os
+        from pytest_cudafork.process.forking import fault_watchdog
+
+        class Clock:
+            # from the second fork on there is as much left of it, however long this has taken
+            now, sleep = 0.0, staticmethod(fault_watchdog.time.sleep)
+            def monotonic(self):
+                return self.now
+
+        def before_fork():
+            forks.append(1)
+            if len(forks) == 2:
+                fault_watchdog.time.now = 592.0
+
+        forks, fault_watchdog.time = [], Clock()
+        os.register_at_fork(before=before_fork)
         file = open("stacks.txt", "w")
-        faulthandler.dump_traceback_later(8, exit=True, file=file)
+        faulthandler.dump_traceback_later(600, exit=True, file=file)
         """
     )
     pytester.makepyfile("import time\ndef test_a(): pass\ndef test_b(): time.sleep(100)")

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -154,6 +155,36 @@ def test_one_that_stays_with_nothing_left_to_do_lingers(monkeypatch: pytest.Monk
     ending = Supervisor(start(work)).watch(take, 60.0)
     assert ending is not None
     assert (ending.lingered, ending.timed_out, ending.finished) == (True, False, True)
+
+
+def test_one_that_takes_its_time_to_be_taken_apart_does_not_linger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that has much memory, or where the kernel has no core for it."""
+    exits, may_exit = os.pipe()
+    wait, leap = Supervisor._wait, [0.0]
+
+    def wait_long(self: Supervisor, seconds: float | None) -> bool:
+        if self._said is Said.DONE and not leap[0]:
+            leap[0] = 20.0
+            return False
+        if leap[0] and seconds:
+            os.write(may_exit, b".")
+        return wait(self, seconds)
+
+    def work(channel: Channel) -> None:
+        channel.send(messages.TestOver(last=True))
+        channel.send(messages.Done())
+        os.read(exits, 1)
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + leap[0], sleep=time.sleep)
+    monkeypatch.setattr(supervision, "time", clock)
+    monkeypatch.setattr(Supervisor, "_wait", wait_long)
+    ending = Supervisor(start(work)).watch(take, 600.0)
+    for fd in (exits, may_exit):
+        os.close(fd)
+    assert ending is not None
+    assert (ending.lingered, ending.timed_out, ending.exitcode) == (False, False, 0)
 
 
 @pytest.mark.parametrize(("limit", "late"), [(0.2, True), (60.0, False), (None, False)])

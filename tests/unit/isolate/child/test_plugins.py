@@ -52,11 +52,14 @@ class _Parent:
 
 @pytest.fixture
 def debugger(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A pytest-timeout is loaded; ``runs`` says whether it sees a debugger."""
-    state = SimpleNamespace(runs=False, asked=threading.Event())
+    """A pytest-timeout is loaded; ``runs`` says whether it sees a debugger.
+
+    It looks for one when ``waits`` is set: the thread of a limit that is over goes no further.
+    """
+    state = SimpleNamespace(runs=False, waits=threading.Event())
 
     def is_debugging() -> bool:
-        state.asked.set()
+        state.waits.wait(300)
         return bool(state.runs)
 
     plugin: Any = SimpleNamespace(is_debugging=is_debugging, PYTEST_FAILURE_MESSAGE="over %.1fs")
@@ -84,8 +87,10 @@ def _timers() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one.name.startswith("time limit of")]
 
 
-def _wait_until_over() -> None:
-    for timer in _timers():
+def _wait_until_over(debugger: SimpleNamespace) -> None:
+    timers = _timers()
+    debugger.waits.set()  # the stack of this thread is the same from here on
+    for timer in timers:
         timer.join(300)
 
 
@@ -129,7 +134,7 @@ def test_a_limit_that_is_over_is_told_with_the_stacks_of_the_test_and_the_proces
     helper.start()
     running.wait(300)
     assert plugins.TimeLimit(parent.tell).pytest_timeout_set_timer(_item(), _settings(0.01))
-    _wait_until_over()
+    _wait_until_over(debugger)
     over.set()
     helper.join()
     assert left == [1]
@@ -149,7 +154,7 @@ def test_where_nobody_listens_the_process_goes_on(
 ) -> None:
     parent = _Parent(listens=False)
     plugins.TimeLimit(parent.tell).pytest_timeout_set_timer(_item(), _settings(0.01))
-    _wait_until_over()
+    _wait_until_over(debugger)
     assert len(parent.told) == 1
     assert left == []
 
@@ -162,7 +167,7 @@ def test_under_a_debugger_no_limit_counts_unless_it_is_asked_for(
     parent = _Parent()
     settings = _settings(0.01, detects=detects)
     plugins.TimeLimit(parent.tell).pytest_timeout_set_timer(_item(), settings)
-    _wait_until_over()
+    _wait_until_over(debugger)
     assert (len(parent.told), left) == ((0, []) if detects else (1, [1]))
 
 

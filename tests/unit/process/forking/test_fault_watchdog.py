@@ -6,17 +6,19 @@ A process has one, and that of these tests may be in use: some run in processes 
 from __future__ import annotations
 
 import faulthandler
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.process.forking import fault_watchdog, freeze_before_fork
+from pytest_cudafork.process.forking import fault_watchdog
 from tests.support.interpreters import run
 
 PRELUDE = """
@@ -32,7 +34,18 @@ def fork():
         os._exit(7)
     print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
+def fork_and_say_nothing():
+    os.waitpid(fault_watchdog.fork_without(os.fork) or os._exit(0), 0)
+
+class Clock:
+    # By it what is left of a watchdog's time is counted: none is lost while others work here.
+    now = 0.0
+    sleep = staticmethod(time.sleep)
+    def monotonic(self):
+        return self.now
+
 end = fault_watchdog.note()
+clock = fault_watchdog.time = Clock()
 """
 
 
@@ -42,7 +55,10 @@ def _run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_child_may_cancel_and_begin_one_and_the_parents_comes_all_the_same() -> None:
-    done = _run("faulthandler.dump_traceback_later(0.5, exit=True); fork(); fork(); time.sleep(30)")
+    done = _run(
+        "faulthandler.dump_traceback_later(600, exit=True); fork(); fork()\n"
+        "clock.now = 599.5; fork_and_say_nothing(); time.sleep(30)"
+    )
     assert (done.stdout, done.returncode) == ("child 7\nchild 7\n", 1)
     assert done.stderr.startswith("Timeout (0:00:00.")
     assert "in <module>" in done.stderr
@@ -53,11 +69,11 @@ def test_one_that_is_over_or_cancelled_is_not_begun_again() -> None:
         "told = tempfile.TemporaryFile()\n"
         "faulthandler.dump_traceback_later(0.1, file=told)\n"
         "while not os.fstat(told.fileno()).st_size: time.sleep(0.01)  # its thread may be late\n"
-        "fork()\n"
-        "faulthandler.dump_traceback_later(1, exit=True)\n"
-        "faulthandler.cancel_dump_traceback_later(); fork()\n"
-        "faulthandler.dump_traceback_later(1, exit=True); fault_watchdog.cancel()\n"
-        "print(count_threads()); fork(); time.sleep(1.5)\n"
+        "clock.now = 0.1; fork()\n"
+        "faulthandler.dump_traceback_later(600, exit=True)\n"
+        "faulthandler.cancel_dump_traceback_later(); clock.now += 599.5; fork()\n"
+        "faulthandler.dump_traceback_later(600, exit=True); fault_watchdog.cancel()\n"
+        "print(count_threads()); clock.now += 599.5; fork(); time.sleep(1.5)\n"
         "told.seek(0); print(told.read().count(b'Timeout'))"
     )
     assert (done.stdout, done.returncode) == ("child 7\nchild 7\n1\nchild 7\n1\n", 0)
@@ -66,11 +82,13 @@ def test_one_that_is_over_or_cancelled_is_not_begun_again() -> None:
 
 def test_one_that_repeats_goes_on_and_writes_where_it_wrote() -> None:
     done = _run(
-        "file = os.fdopen(os.dup(1), 'w')\n"
-        "faulthandler.dump_traceback_later(0.3, True, file); fork(); time.sleep(1.1)"
+        "told = tempfile.TemporaryFile()\n"
+        "faulthandler.dump_traceback_later(0.3, True, told); fork()\n"
+        "before = os.pread(told.fileno(), 1 << 20, 0).count(b'Timeout')\n"
+        "def count(): return os.pread(told.fileno(), 1 << 20, 0).count(b'Timeout')\n"
+        "while count() < before + 2: time.sleep(0.01)"
     )
-    assert done.returncode == 0
-    assert done.stdout.count("Timeout") >= 2
+    assert (done.stdout, done.returncode) == ("child 7\n", 0)
     assert done.stderr == ""
 
 
@@ -87,9 +105,10 @@ def test_a_file_that_was_closed_is_known_by_its_descriptor() -> None:
 def test_a_fork_that_is_refused_leaves_it_in_the_parent() -> None:
     done = _run(
         "def refuse(): raise RuntimeError('refused')\n"
-        "faulthandler.dump_traceback_later(0.5, exit=True)\n"
-        "try: fault_watchdog.fork_without(refuse)\n"
-        "except RuntimeError as error: print(error, flush=True)\n"
+        "faulthandler.dump_traceback_later(600, exit=True)\n"
+        "for clock.now in (1, 599.5):\n"
+        "    try: fault_watchdog.fork_without(refuse)\n"
+        "    except RuntimeError as error: print(error, flush=True) if clock.now == 1 else None\n"
         "time.sleep(30)"
     )
     assert (done.stdout, done.returncode) == ("refused\n", 1)
@@ -186,20 +205,48 @@ def test_in_place_of_a_closed_file_its_descriptor_is_taken(fake: _Fake, tmp_path
     assert fake.begun == [(60, True, file, False), (60, True, fd, False)]
 
 
+class _LateThread:
+    """A watchdog's: it ends when it was told to, and somebody waits for that."""
+
+    def __init__(self) -> None:
+        self.told, self._waited_for = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: (self.told.wait(), self._waited_for.wait()))
+        self._thread.start()
+
+    def end(self) -> None:
+        """Let it end."""
+        self.told.set()
+        self._waited_for.set()
+        self._thread.join()
+
+
 class _Late:
-    """Watchdogs whose threads end a while after they were told to, if ``ends``."""
+    """Watchdogs whose threads end one by one, and only while somebody waits, if ``ends``."""
 
     def __init__(self) -> None:
         self.ends = True
-        self.told = threading.Event()
+        self._threads: list[_LateThread] = []
 
     def begin(self, *_arguments: Any) -> None:
-        self.told = told = threading.Event()
-        threading.Thread(target=lambda: (told.wait(), time.sleep(0.2))).start()
+        self._threads.append(_LateThread())
 
     def cancel(self) -> None:
-        if self.ends:
-            self.told.set()
+        if self.ends and self._threads:
+            self._threads[-1].told.set()
+
+    def sleep(self, seconds: float) -> None:
+        """Let one end, instead of waiting until it does."""
+        for thread in self._threads:
+            if thread.told.is_set():
+                self._threads.remove(thread)
+                thread.end()
+                return
+        time.sleep(seconds)
+
+    def end_all(self) -> None:
+        """Leave none."""
+        for thread in self._threads:
+            thread.end()
 
 
 @pytest.fixture
@@ -207,30 +254,42 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Late]:
     made = _Late()
     monkeypatch.setattr(faulthandler, "dump_traceback_later", made.begin)
     monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", made.cancel)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=made.sleep)
+    monkeypatch.setattr(fault_watchdog, "time", clock)
+    monkeypatch.setattr(fault_watchdog, "_THREAD_SECONDS", 600.0)
     end = fault_watchdog.note()
     assert end is not None
     yield made
-    made.told.set()
+    made.end_all()
     end()
 
 
+def _new_threads(before: set[str]) -> int:
+    """Count as ``count_threads`` does, less those of earlier tests, which may end meanwhile."""
+    return len(_threads() - before)
+
+
+def _threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
 def test_the_thread_of_one_that_is_cancelled_is_waited_for(late: _Late) -> None:
-    threads = freeze_before_fork.count_threads()
+    before = _threads()
     faulthandler.dump_traceback_later(60, file=2)
-    assert freeze_before_fork.count_threads() == threads + 1
+    assert _new_threads(before) == 1
     fault_watchdog.cancel()
-    assert freeze_before_fork.count_threads() == threads
+    assert _new_threads(before) == 0
 
 
 def test_and_those_of_earlier_ones_that_have_not_ended_yet(late: _Late) -> None:
-    threads = freeze_before_fork.count_threads()
+    before = _threads()
     for _ in range(2):
         faulthandler.dump_traceback_later(60, file=2)
         faulthandler.cancel_dump_traceback_later()
     faulthandler.dump_traceback_later(60, file=2)
-    assert freeze_before_fork.count_threads() == threads + 3
+    assert _new_threads(before) == 3
     fault_watchdog.cancel()
-    assert freeze_before_fork.count_threads() == threads
+    assert _new_threads(before) == 0
 
 
 def test_a_thread_that_does_not_end_is_waited_for_once(
