@@ -150,6 +150,19 @@ def test_an_interpreter_that_is_never_there_is_not_waited_for(
     assert fresh.error == f"a process for the audit cannot be started: {words}"
 
 
+def test_a_module_that_writes_to_all_descriptors_is_imported(folder: Path) -> None:
+    writes = """
+        import contextlib, os
+        for fd in range(3, 64):
+            with contextlib.suppress(OSError):
+                os.write(fd, b"nonsense")
+    """
+    write_package(folder, "loud", {"__init__": writes})
+    with contextlib.closing(FreshImport(AuditSettings(), "loud")) as fresh:
+        answer = fresh.answer(60.0)
+    assert answer["status"] == 0
+
+
 def test_where_nothing_can_be_started_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError("no process is left")
