@@ -116,6 +116,26 @@ print(json.dumps({
 """
 
 
+def test_a_touch_that_is_not_written_when_the_program_ends_is_told_as_lost(
+    tmp_path: Path, write: Write
+) -> None:
+    """A daemon thread ends with the process; here nothing takes what it has to write."""
+    program = write(
+        """\
+import ctypes, os, threading
+os.mkfifo("nobody-reads")
+os.environ["_CUDAFORK_LEDGER"] = "nobody-reads"
+touched = ctypes.PyDLL("libcuda.so.1").cudafork_touch_count
+threading.Thread(target=ctypes.CDLL("libcuda.so.1").cuInit, args=(0,), daemon=True).start()
+while not touched():
+    pass
+"""
+    )
+    done = watched("--fail", "--device=phantom", program, cwd=tmp_path)
+    assert "not observable: a process of the session could not write a record" in done.stderr
+    assert done.returncode == 1
+
+
 def test_a_program_finds_itself_as_it_would(tmp_path: Path, write: Write) -> None:
     (tmp_path / "sub").mkdir()
     script = write(SHOWS_ITSELF, "sub/show.py")
