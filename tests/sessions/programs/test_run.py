@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -93,6 +94,20 @@ def test_the_guard_refuses_the_fork_where_it_happens(tmp_path: Path, write: Writ
     allowed = watched("--guard", "--allow=__main__", "--report=r", "prog.py", cwd=tmp_path)
     assert allowed.returncode == 3
     assert "prog.py:16: made, as its module is allowed to fork" in (tmp_path / "r").read_text()
+
+
+def test_without_a_stderr_the_status_is_the_programs(tmp_path: Path, write: Write) -> None:
+    write("raise SystemExit(3)")
+    words = " ".join(map(shlex.quote, command("prog.py")))
+    done = subprocess.run(
+        ["sh", "-c", f"{words} 2>&-"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 3
 
 
 def test_a_finding_is_an_exit_status_if_asked_for(tmp_path: Path, write: Write) -> None:
