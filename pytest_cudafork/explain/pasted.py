@@ -24,7 +24,10 @@ from pytest_cudafork.explain.messages import (
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.touch import Frame
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>[^\s|]+))?')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>[^\s|]+)|(?!\d| in ))'
+)
+"""Without a name it is a syntax error; " in" without a comma is faulthandler's, of no error."""
 _PYTEST_FRAME = re.compile(r"^(?:E\s+)?(?P<file>[^\s:\"]+\.py):(?P<line>\d{1,9}): in (?P<name>\S+)")
 _ENDS = re.compile(r"(?:^|\s)[\w.]*(?:Error|Exception)(?::|$)")
 """The last line of a traceback: the error that the frames before it have raised."""

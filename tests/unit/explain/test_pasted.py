@@ -96,6 +96,23 @@ def test_a_log_of_many_processes_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [frame.filename for frame in hit.frames] == ["w8.py"]
 
 
+def test_stacks_of_faulthandler_lead_to_no_message() -> None:
+    lines = [
+        "Thread 0x00007f0000000001 (most recent call first):",
+        '  File "/app/server.py", line 12 in wait_for_requests',
+        '  File "/app/main.py", line 29 in <module>',
+        "CUDA error: initialization error",
+    ]
+    (hit,) = read(lines)
+    assert hit.frames == ()
+
+
+def test_a_syntax_error_is_in_a_module() -> None:
+    lines = ['  File "/app/main.py", line 29', "CUDA error: initialization error"]
+    (hit,) = read(lines)
+    assert [(frame.lineno, frame.name) for frame in hit.frames] == [(29, "<module>")]
+
+
 def test_the_short_form_of_pytest_is_read() -> None:
     lines = [
         "tests/test_a.py:7: in test_it",
