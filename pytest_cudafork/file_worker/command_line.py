@@ -48,6 +48,9 @@ def main(args: Sequence[str]) -> int:
 
     """
     given = _parser().parse_args(args)
+    if sys.stdin is None:
+        _say(f"error: {_STREAMS[0]}, is closed")
+        return USAGE
     os.set_inheritable(given.result_fd, False)
     runner = FileRunner(
         given.preload,
@@ -95,8 +98,9 @@ def _answer(result_fd: int, answer: commands.Answer) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"pytest-cudafork fileworker: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it: the answers have it, too
+        sys.stderr.write(f"pytest-cudafork fileworker: {text}\n")
+        sys.stderr.flush()
 
 
 def refusal(why_not: CannotFork) -> str:
