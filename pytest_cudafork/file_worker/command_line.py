@@ -155,6 +155,10 @@ def _end_when_nobody_listens(runner: FileRunner, result_fd: int) -> None:
 
     Standard input does not tell: it may end while there still is something to do. While no file
     runs nothing is lost: the end of standard input follows.
+
+    Raises:
+        ChildError: There is no thread left for it.
+
     """
 
     def watch() -> None:
@@ -165,7 +169,10 @@ def _end_when_nobody_listens(runner: FileRunner, result_fd: int) -> None:
             time.sleep(_LOOK_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, name="reader of the answers", daemon=True).start()
+    try:
+        threading.Thread(target=watch, name="reader of the answers", daemon=True).start()
+    except RuntimeError as error:
+        raise ChildError(f"{error}, which would see that nobody takes the answers") from error
 
 
 # -- arguments -------------------------------------------------------------------------------------
