@@ -37,10 +37,9 @@ def main(args: list[str] | None = None) -> int:
 
     """
     args = sys.argv[1:] if args is None else args
-    if args[:1] != ["fileworker"]:
-        _have_streams()
-        if args[:1] != ["run"]:
-            _have_descriptors()
+    _have_streams()
+    if args[:1] != ["run"]:
+        _have_descriptors()
     try:
         status = _run(args)
         if sys.stdout is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.settings import Level
@@ -45,6 +46,11 @@ class Finding(NamedTuple):
             what = "fork past the guard" if self._unguarded else "fork refused"
             return f"{what} at {fork_place(frames_from(self.record.get('stack', ())))}"
         return headline(Touch.from_record(self.record))
+
+    @property
+    def was_refused_here(self) -> bool:
+        """Whether it is a fork that was refused in this very process."""
+        return self.record.get("verdict") == "guarded" and self.record["pid"] == os.getpid()
 
     @property
     def _unguarded(self) -> bool:

@@ -282,6 +282,14 @@ class CheckHooks:
 
     def _new_findings(self) -> list[Finding]:
         """Return the errors among what was written since the last time."""
+        found = self._look()
+        here = {each.id: int(each.record.get("tid", 0)) for each in found if each.was_refused_here}
+        if here:
+            self._refusals.wait_for(here)
+            found += self._look()
+        return [each for each in found if each.id not in self._expected]
+
+    def _look(self) -> list[Finding]:
         new = self._reader.new()
         self._expected |= expected_ids(new)
         own = [record for record in new if record.get("owner") == self._observer.owner]

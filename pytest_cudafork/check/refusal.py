@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_cudafork.check import thread_refusals
 from pytest_cudafork.check.thread_refusals import ThreadRefusals
-from pytest_cudafork.compat.unpatched import contextlib, os, threading, weakref
+from pytest_cudafork.compat.unpatched import contextlib, os, threading, time, weakref
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.base.records import file_of_stderr
 
 if TYPE_CHECKING:
     from pytest_cudafork.check.caught import Caught
+
+_LOOK = 0.01
+"""Seconds between two looks at refusals in threads."""
 
 
 class Notes(Protocol):
@@ -158,6 +162,8 @@ class Refusals:
         """Several threads may add to it, so it is never replaced."""
         self._put_off: list[RefusedFork] = []
         """Errors that are over and could not be looked at yet."""
+        self._fates: dict[str, Fate] = {}
+        """What has become of each refusal, by the id of its fork."""
         self._phases = 0
         self.threads = ThreadRefusals(lambda: self._phases, self._finish)
 
@@ -172,6 +178,7 @@ class Refusals:
         self._finish()
         error = RefusedFork(text, fork_id, self._notes, self._put_off.append)
         self._living.append(weakref.ref(error))
+        self._fates[fork_id] = error.fate
         return error
 
     def settle(self, passing: BaseException | None = None) -> None:
@@ -180,6 +187,31 @@ class Refusals:
         One that is ``passing`` through the caller has not ended.
         """
         self._phases += 1
+        self._look(passing)
+
+    def wait_for(self, forks: Mapping[str, int]) -> None:
+        """Wait, a while at most, until it is known what becomes of refusals in other threads.
+
+        Such a thread may be about to catch the error by its name.
+
+        Args:
+            forks: The native numbers of the threads that were refused, by the ids of the forks.
+
+        """
+        end = time.monotonic() + thread_refusals.GRACE
+        while any(map(self._is_open, forks, forks.values())) and time.monotonic() < end:
+            time.sleep(_LOOK)
+            self._look()
+
+    def _is_open(self, fork_id: str, thread: int) -> bool:
+        """Whether a thread may still catch the error of its refusal, which may not be made yet."""
+        fate = self._fates.get(fork_id)
+        if fate is not None and (fate.by_name or fate.over):
+            return False
+        own = thread == threading.get_native_id()
+        return not own and os.path.exists(f"/proc/self/task/{thread}")
+
+    def _look(self, passing: BaseException | None = None) -> None:
         self._finish()
         for reference in list(self._living):
             error = reference()

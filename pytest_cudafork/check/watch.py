@@ -7,6 +7,7 @@ here needs pytest.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import sys
 from typing import TYPE_CHECKING
@@ -134,6 +135,8 @@ def begin_inherited() -> None:
         if watch is None:
             return
         watch.begin()
+        # A thread that touches just then may be a daemon, which ends with the process.
+        atexit.register(watch.observer.settle_at_end)
         watch.observer.note_process()
         if watch.observer.settings.detailed or watch.observer.limits:
             watch.observer.note_watch()

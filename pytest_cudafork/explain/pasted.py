@@ -3,6 +3,7 @@
 A log is read line by line and only what leads up to a message is kept, so its size does not matter.
 Lines may bear anything before them, as the prefix of a worker or of a logger, and colors. A message
 may be broken between its words into several lines, as some are written and as terminals break them.
+Lines of several processes may lie between each other, where their prefixes say whose they are.
 """
 
 from __future__ import annotations
@@ -23,12 +24,23 @@ from pytest_cudafork.explain.messages import (
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.touch import Frame
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>[^\s|]+))?')
+_FRAME = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>[^\s|]+)|(?!\d| in ))'
+)
+"""Without a name it is a syntax error; " in" without a comma is faulthandler's, of no error."""
 _PYTEST_FRAME = re.compile(r"^(?:E\s+)?(?P<file>[^\s:\"]+\.py):(?P<line>\d{1,9}): in (?P<name>\S+)")
 _ENDS = re.compile(r"(?:^|\s)[\w.]*(?:Error|Exception)(?::|$)")
 """The last line of a traceback: the error that the frames before it have raised."""
 _CONTROL = re.compile(r"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """What a terminal takes for colors, links and titles, and does not show."""
+_WRITER = re.compile(
+    r"\((?P<process>[^()]*\bpid=\d+[^()]*)\)"  # vLLM, Ray
+    r"|\[(?P<rank>(?:rank|default|gw)\s?\d+)\]"  # torch, torchrun, pytest-xdist
+    r"|^(?P<container>[\w.-]+)\s*\| "  # docker compose
+)
+_PREFIX = 120
+"""Characters at the start of a line in which its writer is looked for."""
+_MOST_WRITERS = 200
 _BEGINS = "Traceback (most recent call last)"
 _MOST_LINES = 600
 _LONGEST = 2000
@@ -78,22 +90,22 @@ def read(lines: Iterable[str]) -> list[Hit]:
 
     Of one that is there several times, the first traceback is kept.
     """
-    traceback = _Traceback()
+    writers = _Writers()
     hits: dict[Message, Hit] = {}
-    begun: list[_Open] = []
     for number, whole in enumerate(lines, start=1):
         line = _CONTROL.sub("", whole)[:_LONGEST]
-        complete, begun = _go_on(begun, line)
+        writer = writers.of(line)
+        complete, begun = _go_on(writers.take_begun(writer), line)
         message, beginnings = message_in(line), beginnings_in(line)
-        frames = traceback.frames(number) if message is not None or beginnings else ()
+        frames = writers.frames(writer, number) if message is not None or beginnings else ()
         if message is not None:
             complete.append(_Open(Beginning(message, ""), number, line.strip(), frames))
         if complete:
             # Of several that end in a line, the most particular counts.
             _add(hits, min(complete, key=lambda each: MESSAGES.index(each.beginning.message)))
             begun = []
-        begun += [_Open(each, number, line.strip(), frames) for each in beginnings]
-        traceback.add(number, line)
+        writer.begun = begun + [_Open(each, number, line.strip(), frames) for each in beginnings]
+        writer.traceback.add(number, line)
     return sorted(hits.values(), key=lambda hit: hit.line)
 
 
@@ -130,6 +142,8 @@ class _Traceback:
     def __init__(self) -> None:
         self._frames: deque[tuple[int, Frame]] = deque(maxlen=_MOST_LINES)
         self._has_ended = False
+        self.has_any = False
+        """Whether there was a frame, of whatever traceback."""
 
     def add(self, number: int, line: str) -> None:
         """Read the next line."""
@@ -144,8 +158,58 @@ class _Traceback:
             name = match["name"] or "<module>"
             frame = Frame(plain(match["file"]), int(match["line"]), plain(name))
             self._frames.append((number, frame))
+            self.has_any = True
 
     def frames(self, number: int) -> tuple[Frame, ...]:
         """Return its frames, innermost first, as seen from the line with this number."""
         near = [frame for line, frame in self._frames if line >= number - _MOST_LINES]
         return tuple(reversed(near))
+
+
+class _Writer:
+    """What one process of a log has written so far, as far as it is kept."""
+
+    def __init__(self) -> None:
+        self.traceback = _Traceback()
+        self.begun: list[_Open] = []
+        """The messages that its last line has begun."""
+
+
+class _Writers:
+    """The processes whose lines a log holds, by their prefixes; lines without one are another's."""
+
+    def __init__(self) -> None:
+        self._nameless = _Writer()
+        self._named: dict[str, _Writer] = {}
+        self._last = self._nameless
+
+    def of(self, line: str) -> _Writer:
+        """Return whose line this is."""
+        found = _WRITER.search(line[:_PREFIX])
+        if found is None:
+            return self._nameless
+        name = found[0]
+        writer = self._named.pop(name, None) or _Writer()
+        self._named[name] = writer  # the last one that wrote is the last here
+        if len(self._named) > _MOST_WRITERS:
+            del self._named[next(iter(self._named))]
+        return writer
+
+    def take_begun(self, writer: _Writer) -> list[_Open]:
+        """Return the messages that a line of this writer may continue.
+
+        A line that a terminal or logger has broken has its prefix in its first part.
+        """
+        begun, writer.begun = writer.begun, []
+        if writer is self._nameless and self._last is not writer:
+            begun = begun + self._last.begun
+        self._last = writer
+        return begun
+
+    def frames(self, writer: _Writer, number: int) -> tuple[Frame, ...]:
+        """Return the frames of the traceback that ends in a line of this writer.
+
+        A logger may put its prefix before the first line alone, and no frame has it then.
+        """
+        source = writer if writer.traceback.has_any else self._nameless
+        return source.traceback.frames(number)

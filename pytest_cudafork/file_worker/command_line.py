@@ -48,6 +48,9 @@ def main(args: Sequence[str]) -> int:
 
     """
     given = _parser().parse_args(args)
+    if sys.stdin is None:
+        _say(f"error: {_STREAMS[0]}, is closed")
+        return USAGE
     os.set_inheritable(given.result_fd, False)
     runner = FileRunner(
         given.preload,
@@ -95,8 +98,9 @@ def _answer(result_fd: int, answer: commands.Answer) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"pytest-cudafork fileworker: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it: the answers have it, too
+        sys.stderr.write(f"pytest-cudafork fileworker: {text}\n")
+        sys.stderr.flush()
 
 
 def refusal(why_not: CannotFork) -> str:
@@ -151,6 +155,10 @@ def _end_when_nobody_listens(runner: FileRunner, result_fd: int) -> None:
 
     Standard input does not tell: it may end while there still is something to do. While no file
     runs nothing is lost: the end of standard input follows.
+
+    Raises:
+        ChildError: There is no thread left for it.
+
     """
 
     def watch() -> None:
@@ -161,7 +169,10 @@ def _end_when_nobody_listens(runner: FileRunner, result_fd: int) -> None:
             time.sleep(_LOOK_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, name="reader of the answers", daemon=True).start()
+    try:
+        threading.Thread(target=watch, name="reader of the answers", daemon=True).start()
+    except RuntimeError as error:
+        raise ChildError(f"{error}, which would see that nobody takes the answers") from error
 
 
 # -- arguments -------------------------------------------------------------------------------------

@@ -121,8 +121,17 @@ class Observer:
         was a moment later: another thread may be between the two.
         """
         end = time.monotonic() + _MOST_UNWRITTEN
-        while self.witnesses is not None and self.witnesses.is_writing() and time.monotonic() < end:
+        while self._is_writing() and time.monotonic() < end:
             time.sleep(_LOOK)
+
+    def settle_at_end(self) -> None:
+        """Wait likewise at the end of this process, after which nothing is written any more."""
+        self.settle()
+        if self._is_writing():
+            self.ledger.mark_loss()
+
+    def _is_writing(self) -> bool:
+        return self.witnesses is not None and self.witnesses.is_writing()
 
     def _torch_touched(self) -> bool:
         if os.getpid() in self._touched_before:

@@ -163,7 +163,19 @@ class UnattendedJobs:
         self._preloads += names
 
     def begin_some(self, *, may_grow: bool) -> None:
-        """Import what many jobs need first; then run as many jobs as may run."""
+        """Import what many jobs need first; then run as many jobs as may run.
+
+        Raises:
+            OSError: There is no process, memory or descriptor left for any; the parent knows.
+
+        """
+        try:
+            self._begin_some(may_grow)
+        except OSError as error:
+            self._server.send(server_messages.JobsRefused(str(error)))
+            raise
+
+    def _begin_some(self, may_grow: bool) -> None:
         if self._preloads and not self._running and may_grow:
             self._grow()
             self._server.prepared.grown()

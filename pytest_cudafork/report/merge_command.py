@@ -36,9 +36,9 @@ def main(args: Sequence[str]) -> int:
         jobs = read_jobs(given.ledgers)
         baseline = _read_baseline(given.baseline, given.update)
         merged = merge(jobs, baseline.entries)
-        written = _update(given.baseline, given.update, merged) if given.update else ""
-        if given.output:
+        if given.output:  # first: where it cannot be written, nothing is changed
             write_joined(given.output, jobs)
+        written = _update(given.baseline, given.update, merged) if given.update else ""
     except (MergeError, BaselineError, OSError) as error:
         parser.exit(USAGE, f"{parser.prog}: error: {error}\n")
     for line in _lines(jobs, merged, written, given):

@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_cudafork.imports.audit import verdicts
-from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, WatchedProcess
+from pytest_cudafork.imports.audit.process import (
+    NO_PROCESS,
+    AuditProcess,
+    FreshImport,
+    WatchedProcess,
+)
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.process import exit_status
@@ -19,7 +24,8 @@ _MOST_LOSSES = 60
 """How many fork servers may be lost to modules that end their parent, each of them twice."""
 _MOST_FAULTS = 3
 """How many may be lost while no module is imported."""
-_NO_PROCESS = "a process for the audit cannot be started"
+_MOST_REFUSALS = 3
+"""How many in a row may end because there was no room for one import."""
 _SILENCE_SECONDS = 30.0
 """How long a fork server may say nothing beyond the time that an import may take."""
 
@@ -42,6 +48,7 @@ class Auditor:
         self.inferred: set[str] = set()
         """Modules that were not imported because their package takes too long."""
         self._losses = 0
+        self._refusals = 0
         self._faults = 0
         self._process: AuditProcess | None = None
 
@@ -71,7 +78,7 @@ class Auditor:
         try:
             process = FreshImport(self._settings, module, endless)
         except OSError as error:
-            return self._unknown(module, f"{_NO_PROCESS}: {error}")
+            return self._unknown(module, f"{NO_PROCESS}: {error}")
         with contextlib.closing(process):
             answer = process.answer(self._settings.limit_of(module))
             if process.error:
@@ -110,7 +117,7 @@ class Auditor:
         try:
             self._process = process = AuditProcess(self._settings)
         except OSError as error:
-            self._give_up(f"{_NO_PROCESS}: {error}")
+            self._give_up(f"{NO_PROCESS}: {error}")
             return
         if self._preloads:
             process.say({"preload": self._preloads})
@@ -138,6 +145,7 @@ class Auditor:
         elif "module" in message:
             record = self._judge(process, message)
             self._records.setdefault(record.module, record)
+            self._refusals = 0
             if record.module in self._suspects:
                 self._suspects.remove(record.module)
                 process.say({"import": self._next()})
@@ -151,6 +159,10 @@ class Auditor:
         self._process = None
         if process.error:
             self._give_up(process.error)
+        elif process.refusal:  # none was running
+            self._refusals += 1
+            if self._refusals >= _MOST_REFUSALS:
+                self._give_up(f"{NO_PROCESS}: {process.refusal}")
         elif process.started:
             self._attribute_loss(list(process.started), how)
         elif process.pid and not self._preloads:

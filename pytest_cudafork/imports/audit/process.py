@@ -33,11 +33,13 @@ from pytest_cudafork.settings import environment
 _BEGIN_SECONDS = 60.0
 _END_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
+_PAUSE = 0.01
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
 _PREPARATION = "pytest_cudafork.imports.worker.job:prepare"
 _IMPORT = "pytest_cudafork.imports.worker.job:run"
 _STATUS_BYTES = 64
+NO_PROCESS = "a process for the audit cannot be started"
 _NOT_TAKEN = "its result was not taken: this process has no file descriptor left"
 
 Message = dict[str, Any]
@@ -81,6 +83,8 @@ class AuditProcess(WatchedProcess):
         super().__init__()
         self.started: dict[str, int] = {}
         """The imports that run, or have run when it was lost, with their processes (0: unknown)."""
+        self.refusal = ""
+        """Why it can start no import, if it cannot; it ends then."""
         self.is_gone = False
         """Whether it has ended, or is about to."""
         try:
@@ -134,6 +138,8 @@ class AuditProcess(WatchedProcess):
                 self.started[message.name] = 0
             case server_messages.JobStarted():
                 self.started[message.name] = message.pid
+            case server_messages.JobsRefused():
+                self.refusal = message.text
             case server_messages.Lost():
                 return {"lost": message.names, "status": message.exitcode}
             case server_messages.JobEnded():
@@ -225,12 +231,7 @@ class FreshImport(WatchedProcess):
 
     def answer(self, timeout: float) -> Message:
         """Wait for its end; return what it left, or how it ended."""
-        began = time.monotonic()
-        ended = None
-        while not (self.pid or self.error) and time.monotonic() - began < _BEGIN_SECONDS:
-            ended = self._wait(_LOOK_SECONDS)
-            if ended is not None:
-                break
+        ended = self._begun()
         deadline = time.monotonic() + timeout  # its start does not count
         status = self._ended(deadline) if ended is None else ended
         timed_out = status is None and time.monotonic() >= deadline
@@ -248,6 +249,21 @@ class FreshImport(WatchedProcess):
             "output": last_text(self._log),
             "stacks": last_text(self._stacks),
         }
+
+    def _begun(self) -> int | None:
+        """Wait until it has said something; return its exit status if it has ended by then."""
+        began = time.monotonic()
+        ended = None
+        while not (self.pid or self.error) and time.monotonic() - began < _BEGIN_SECONDS:
+            ended = self._wait(_LOOK_SECONDS)
+            if ended is None and not launch.has_ended(self._process, _PAUSE):
+                continue
+            ended = self._wait(0.0) if ended is None else ended  # or written in between
+            if not (self.pid or self.error):
+                last = last_text(self._log).rpartition("\n")[2]
+                self.error = f"{NO_PROCESS}: {last or 'its interpreter ended at once'}"
+            break
+        return ended
 
     def _ended(self, deadline: float) -> int | None:
         """Wait for its exit status; None at the deadline, or if the supervisor was killed."""

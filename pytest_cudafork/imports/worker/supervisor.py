@@ -18,6 +18,7 @@ def main(status_fd: int, signals: list[int], command: list[str]) -> None:
     """Run a command, wait for its end, and tell how it ended."""
     for each in signals:
         signal.signal(each, signal.SIG_IGN)
+    os.set_inheritable(status_fd, False)  # a module may write to every descriptor
     pid = os.posix_spawn(command[0], command, os.environ, setsigdef=signals)
     ended = os.pidfd_open(pid)
     poller = select.poll()

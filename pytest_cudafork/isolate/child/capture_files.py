@@ -103,7 +103,8 @@ def share_capture(config: pytest.Config, channel: Channel) -> tuple[Kept, Passed
     ``--capture=sys`` there are none, so the text is written to memory files as well.
     """
     kept, passed = Kept(), PassedPhases()
-    channel.send(messages.CaptureFiles(), [kept.fd, passed.fd, *_files_to_share(config)])
+    files = [kept.fd, passed.fd, *_files_to_share(config)]
+    channel.send(messages.CaptureFiles(len(files)), files)
     return kept, passed
 
 

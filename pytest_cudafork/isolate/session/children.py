@@ -94,7 +94,9 @@ class ItemProcess:
     def close(self) -> None:
         """Close the files that it has shared."""
         while self.capture_fds:
-            os.close(self.capture_fds.pop())
+            fd = self.capture_fds.pop()
+            if fd >= 0:
+                os.close(fd)
 
 
 class _Wish(NamedTuple):

@@ -37,6 +37,8 @@ _HANDLED = (
     messages.AsksPosition,
 )
 """What a child may say beside what ``Replay`` keeps for the end."""
+_MOST_FILES = 4
+_NOT_KEPT = "not kept: the pytest process had no file descriptor left for it"
 
 
 class _Shared(NamedTuple):
@@ -55,7 +57,8 @@ class Replay:
         self.method = method
         """How it is isolated, which its reports say."""
         self.capture_fds: list[int] = []
-        """As with ``messages.CaptureFiles``; they belong to who runs the child."""
+        """As with ``messages.CaptureFiles``, -1 for each that did not come; they belong to who runs
+        the child."""
         self.answer: Callable[[messages.Message], None] | None = None
         """Sends a message to the child."""
         self._stop: BaseException | None = None
@@ -158,6 +161,9 @@ class Replay:
     def _take_other(self, message: messages.Message) -> Said:
         """Take note of what is no report, warning or text; these have been dealt with."""
         match message:
+            case messages.CaptureFiles():
+                lost = min(message.files, _MOST_FILES) - len(self.capture_fds)
+                self.capture_fds += [-1] * lost
             case messages.Done():
                 self._allowed = ()
                 return Said.DONE
@@ -294,7 +300,10 @@ class Replay:
             kept = [sections for when, sections in captured_output.kept(fd) if when not in told]
             self._output += [one for sections in kept for one in sections]
         for fd, name in zip(shared.streams, ("stdout", "stderr"), strict=False):
-            text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
+            if fd < 0:
+                text = _NOT_KEPT
+            else:
+                text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
             if text:
                 self._output.append((f"Captured {name} {phase}", text))
 

@@ -45,8 +45,14 @@ def decode(line: bytes) -> Record | None:
 
 
 def file_of_stderr() -> str:
-    """Return what tells the file behind descriptor 2 from others here: a record's ``printed``."""
-    status = os.fstat(2)
+    """Return what tells the file behind descriptor 2 from others here: a record's ``printed``.
+
+    "" where that descriptor is closed.
+    """
+    try:
+        status = os.fstat(2)
+    except OSError:
+        return ""
     return f"{status.st_dev}:{status.st_ino}"
 
 

@@ -105,8 +105,11 @@ class CaptureFiles(Message):
 
     First the output that is read already (``captured_output.Kept``) and the phases that are told
     later (``passed_phases.PassedPhases``); then, where pytest captures into files, standard output
-    and error.
+    and error. ``files`` says how many there are: the kernel hands over none for which the parent
+    has no descriptor left.
     """
+
+    files: int = 0
 
 
 @of_kind("report")

@@ -217,6 +217,13 @@ class JobEnded(Message):
     stacks: str
 
 
+@of_kind("jobs_refused")
+class JobsRefused(Message):
+    """No unattended job can be started, and none runs whose end would make room; it ends."""
+
+    text: str
+
+
 @of_kind("preloaded")
 class Preloaded(Message):
     """A module is imported; a sign of life."""

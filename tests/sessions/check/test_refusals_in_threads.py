@@ -123,3 +123,64 @@ def test_a_refusal_in_a_thread_is_told_at_once_and_leaves_nobody_waiting(
     assert written.count("In thread 'worker', which ended by it:") == 2
     assert written.count("what to do:") == 1
     assert counts(result)["forks guarded"] >= len(found) - 2
+
+
+LATE = """
+import pytest_cudafork
+from pytest_cudafork.check import guard, refusal
+
+judged = threading.Event()  # the test is over, and what it has done is looked at
+
+@pytest.fixture(autouse=True)
+def slowly(monkeypatch):
+    settle, story = refusal.Refusals.settle, guard._story
+
+    def settle_and_tell(self, *arguments):
+        settle(self, *arguments)
+        judged.set()
+
+    def wait(*arguments):
+        refused.set()
+        judged.wait()
+        return story(*arguments)
+
+    monkeypatch.setattr(refusal.Refusals, "settle", settle_and_tell)
+    monkeypatch.setattr(guard, "_story", wait)
+
+refused = threading.Event()
+end = threading.Event()
+
+def work(expected):
+    try:
+        os.fork()
+    except expected:
+        end.wait()
+
+def start(expected):
+    refused.clear()
+    judged.clear()
+    threading.Thread(target=work, args=(expected,), daemon=True).start()
+    refused.wait()
+
+def test_expected():
+    touch()
+    start(pytest_cudafork.CudaForkError)
+
+def test_swallowed():
+    start(Exception)
+
+def test_innocent():
+    pass
+"""
+
+
+def test_a_thread_may_catch_its_refusal_when_its_test_has_just_ended(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(module(LATE))
+    result = check(pytester, "fork")
+    assert outcomes(result) == {
+        "test_expected": "PASSED",
+        "test_swallowed": "FAILED",
+        "test_innocent": "PASSED",
+    }

@@ -188,3 +188,32 @@ def test_the_example_of_the_docs_drives_it(tmp_path: Path) -> None:
         )
         assert done.returncode == status, done.stderr
         assert done.stdout.splitlines()[-1].startswith(f"{status} of {len(names)} files failed")
+
+
+@pytest.mark.parametrize(
+    ("closed", "status", "codes"),
+    [("2>&-", 2, [0, 137, 0, 2]), (">&- 2>&-", 2, [0, 137, 0, 2]), ("<&-", 2, [])],
+)
+def test_streams_that_are_closed_cost_no_answer(
+    tmp_path: Path, closed: str, status: int, codes: list[int]
+) -> None:
+    (tmp_path / "good.py").write_text("print('good')")
+    (tmp_path / "killed.py").write_text("import os; os.kill(os.getpid(), 9)")
+    asked = [json.dumps({"filename": f"{name}.py"}) for name in ("good", "killed", "good")]
+    done = subprocess.run(
+        [
+            *("sh", "-c", f'exec "$0" -m pytest_cudafork fileworker --result-fd=5 {closed} 5>told'),
+            sys.executable,
+        ],
+        input="\n".join([*asked, "nonsense", ""]),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=SECONDS,
+        check=False,
+    )
+    answers = (tmp_path / "told").read_text().splitlines()
+    assert [json.loads(line)["returncode"] for line in answers] == codes
+    assert done.returncode == status
+    assert ("standard input, from which commands are read, is closed" in done.stderr) == (not codes)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -95,6 +96,20 @@ def test_the_guard_refuses_the_fork_where_it_happens(tmp_path: Path, write: Writ
     assert "prog.py:16: made, as its module is allowed to fork" in (tmp_path / "r").read_text()
 
 
+def test_without_a_stderr_the_status_is_the_programs(tmp_path: Path, write: Write) -> None:
+    write("raise SystemExit(3)")
+    words = " ".join(map(shlex.quote, command("prog.py")))
+    done = subprocess.run(
+        ["sh", "-c", f"{words} 2>&-"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 3
+
+
 def test_a_finding_is_an_exit_status_if_asked_for(tmp_path: Path, write: Write) -> None:
     program = write(TOUCHES_AND_FORKS.replace("exit(3)", "exit(0)"))
     assert watched(program, cwd=tmp_path).returncode == 0
@@ -114,6 +129,26 @@ print(json.dumps({
     "main": list(sys.modules["__main__"].__dict__),
 }))
 """
+
+
+def test_a_touch_that_is_not_written_when_the_program_ends_is_told_as_lost(
+    tmp_path: Path, write: Write
+) -> None:
+    """A daemon thread ends with the process; here nothing takes what it has to write."""
+    program = write(
+        """\
+import ctypes, os, threading
+os.mkfifo("nobody-reads")
+os.environ["_CUDAFORK_LEDGER"] = "nobody-reads"
+touched = ctypes.PyDLL("libcuda.so.1").cudafork_touch_count
+threading.Thread(target=ctypes.CDLL("libcuda.so.1").cuInit, args=(0,), daemon=True).start()
+while not touched():
+    pass
+"""
+    )
+    done = watched("--fail", "--device=phantom", program, cwd=tmp_path)
+    assert "not observable: a process of the session could not write a record" in done.stderr
+    assert done.returncode == 1
 
 
 def test_a_program_finds_itself_as_it_would(tmp_path: Path, write: Write) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pytest_cudafork.check.watch import (
     inherited_settings,
     inherited_watch,
 )
-from pytest_cudafork.observe import witnesses
+from pytest_cudafork.observe import observer, witnesses
 from pytest_cudafork.observe.handed_on import WatchSettings, variables_for_program
 from pytest_cudafork.settings import environment
 
@@ -119,6 +120,31 @@ def test_an_inherited_watch_is_for_the_same_owner(
         assert inherited is not None
         assert inherited.observer.owner == "4711"
         assert [record["k"] for record in outer.observer.records()] == ["process"]
+        inherited.end()
+
+
+def test_a_touch_is_written_before_the_process_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that touches just then may be a daemon, which ends with the process."""
+    outer = watch_at(tmp_path)
+    at_exit: list[Callable[[], None]] = []
+    with monkeypatch.context() as patch:
+        patch.setenv(environment.WATCH, outer.observer.settings.to_text())
+        patch.setattr(atexit, "register", at_exit.append)
+        begin_inherited()
+        inherited = inherited_watch()
+        assert inherited is not None
+        answers = [True, True, False, False]
+        patch.setattr(witnesses.Witnesses, "is_writing", lambda self: answers.pop(0))
+        (at_the_end,) = at_exit
+        at_the_end()
+        assert answers == []
+        assert outer.observer.lost_records() == ()
+        patch.setattr(observer, "_MOST_UNWRITTEN", 0.0)
+        answers[:] = [True, True]
+        at_the_end()
+        assert len(outer.observer.lost_records()) == 1
         inherited.end()
 
 

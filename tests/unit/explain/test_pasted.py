@@ -50,6 +50,69 @@ def test_frames_of_another_error_are_not_taken() -> None:
     assert hit.frames == ()
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("(EngineCore_DP0 pid=7) ERROR 08-12 12:01:02 [core.py:9] ", "(APIServer pid=8) "),
+        ("[rank0]: ", "[rank1]: "),
+        ("[gw0] ", "[gw1] "),
+        ("engine-1  | ", "api-1     | "),
+        ("[rank0]: ", ""),
+    ],
+)
+def test_lines_of_several_processes_may_lie_between_each_other(one: str, other: str) -> None:
+    lines = [
+        f"{one}Traceback (most recent call last):",
+        f'{one}  File "engine.py", line 1, in run',
+        f"{other}Traceback (most recent call last):",
+        f'{one}  File "worker.py", line 2, in init',
+        f'{other}  File "server.py", line 3, in main',
+        f"{one}RuntimeError: Cannot re-initialize CUDA in",
+        f"{other}RuntimeError: Engine core initialization failed. See root cause above.",
+        f"{one}forked subprocess",
+    ]
+    poisoned, consequence = read(lines)
+    assert (poisoned.line, consequence.line) == (6, 7)
+    assert [frame.filename for frame in poisoned.frames] == ["worker.py", "engine.py"]
+    assert [frame.filename for frame in consequence.frames] == ["server.py"]
+
+
+def test_where_only_first_lines_have_a_prefix_the_others_are_taken_for_its_own() -> None:
+    lines = [
+        "(EngineCore pid=7) ERROR it has failed",
+        "Traceback (most recent call last):",
+        '  File "worker.py", line 2, in init',
+        "(EngineCore pid=7) RuntimeError: Cannot re-initialize CUDA",
+        "in forked subprocess",
+    ]
+    (hit,) = read(lines)
+    assert [frame.filename for frame in hit.frames] == ["worker.py"]
+
+
+def test_a_log_of_many_processes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pasted, "_MOST_WRITERS", 3)
+    lines = [f'(W pid={number})   File "w{number}.py", line 1, in f' for number in range(9)]
+    (hit,) = read([*lines, "(W pid=8) Cannot re-initialize CUDA in forked subprocess"])
+    assert [frame.filename for frame in hit.frames] == ["w8.py"]
+
+
+def test_stacks_of_faulthandler_lead_to_no_message() -> None:
+    lines = [
+        "Thread 0x00007f0000000001 (most recent call first):",
+        '  File "/app/server.py", line 12 in wait_for_requests',
+        '  File "/app/main.py", line 29 in <module>',
+        "CUDA error: initialization error",
+    ]
+    (hit,) = read(lines)
+    assert hit.frames == ()
+
+
+def test_a_syntax_error_is_in_a_module() -> None:
+    lines = ['  File "/app/main.py", line 29', "CUDA error: initialization error"]
+    (hit,) = read(lines)
+    assert [(frame.lineno, frame.name) for frame in hit.frames] == [(29, "<module>")]
+
+
 def test_the_short_form_of_pytest_is_read() -> None:
     lines = [
         "tests/test_a.py:7: in test_it",

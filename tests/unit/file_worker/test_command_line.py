@@ -130,6 +130,25 @@ def test_each_line_is_answered_and_nonsense_is_told(
     assert told[2] == "pytest-cudafork fileworker: bad.py: it was killed"
 
 
+def test_without_a_thread_it_ends_with_the_reason(
+    runner: type[Runner],
+    ends: Ends,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """So it is at the limit of processes, which counts threads, too."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ask(monkeypatch, '{"filename": "a.py"}')
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert main([f"--result-fd={ends.write}"]) == 1
+    assert (runner.made[0].asked, runner.made[0].closed) == ([], 1)
+    assert "it ends, for can't start new thread" in capsys.readouterr().err
+    assert ends.answers() == []
+
+
 def test_the_end_of_input_is_an_end(
     runner: type[Runner], ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -391,6 +391,7 @@ def test_a_job_for_which_no_process_is_left_waits_until_another_has_ended() -> N
     refused = BlockingIOError(errno.EAGAIN, "no process is left")
     forks: list[int | OSError] = [1, refused, 2, refused, refused]
     begun: list[str] = []
+    told: list[messages.Message] = []
 
     def fork(body: object) -> tuple[int, int]:
         due = forks.pop(0)
@@ -401,6 +402,7 @@ def test_a_job_for_which_no_process_is_left_waits_until_another_has_ended() -> N
     def send(message: messages.Message) -> None:
         if isinstance(message, server_messages.JobStarted):
             begun.append(message.name)
+        told.append(message)
 
     server: Any = SimpleNamespace(fork=fork, send=send, prepared=fork_server.Prepared())
     jobs = UnattendedJobs(server, Limits(at_once=2))
@@ -415,4 +417,5 @@ def test_a_job_for_which_no_process_is_left_waits_until_another_has_ended() -> N
         assert open_descriptors() == before
     with pytest.raises(BlockingIOError):
         jobs.begin_some(may_grow=False)
+    assert told[-1] == server_messages.JobsRefused(str(refused)), "its parent knows why it ends"
     assert open_descriptors() == before

@@ -73,6 +73,18 @@ def test_a_baseline_is_not_changed_while_a_job_is_missing(
     assert not path.exists()
 
 
+def test_a_baseline_is_not_changed_where_the_joined_ledger_cannot_be_written(
+    tmp_path: Path, jobs: list[str]
+) -> None:
+    baseline = tmp_path / "accepted.toml"
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [*jobs, f"--baseline={baseline}", "--update", f"--output={tmp_path / 'no' / 'joined'}"]
+        )
+    assert ended.value.code == 2
+    assert not baseline.exists()
+
+
 def test_a_baseline_is_spoken_of_where_there_is_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,43 @@ def test_where_nothing_can_watch_every_module_says_why(folder: Path) -> None:
         assert "sys cannot be hidden, for it is imported already" in record.reason
     assert "sys cannot be hidden" in why_not(AuditSettings(without="sys"))
     assert why_not(AuditSettings(without="no_such_library")) == ""
+
+
+NO_FORKS = """
+    import os
+
+    def refuse():
+        raise BlockingIOError(11, "no process is left")
+
+    os.fork = refuse
+"""
+
+
+def test_where_the_fork_server_can_fork_nothing_every_module_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    startup = folder / "startup"
+    startup.mkdir()
+    (startup / "sitecustomize.py").write_text(textwrap.dedent(NO_FORKS))
+    monkeypatch.setenv("PYTHONPATH", str(startup))
+    starts: list[AuditProcess] = []
+    begin = AuditProcess.__init__
+
+    def count(self: AuditProcess, settings: AuditSettings) -> None:
+        starts.append(self)
+        begin(self, settings)
+
+    monkeypatch.setattr(AuditProcess, "__init__", count)
+    modules = ["pkg", "pkg.a", "pkg.b"]
+    with auditing(folder, {"a": "", "b": ""}) as auditor:
+        auditor.ask(modules)
+        records = [auditor.record(name) for name in modules]
+    for record in records:
+        assert record.verdict is V.NOT_OBSERVABLE
+        assert record.reason == (
+            "a process for the audit cannot be started: [Errno 11] no process is left"
+        )
+    assert len(starts) == 3, "there may be room for it a moment later"
 
 
 def test_where_no_process_can_be_started_every_module_says_so(

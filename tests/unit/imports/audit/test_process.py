@@ -15,6 +15,7 @@ from pytest_cudafork.compat import unpatched
 from pytest_cudafork.imports.audit import process
 from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, Message, unwatched
 from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.imports.worker import supervisor
 from tests.support.descriptors import descriptors_left
 from tests.support.imports import TOUCH, write_package
 from tests.support.isolation import is_gone
@@ -119,6 +120,47 @@ def test_an_interpreter_that_has_not_begun_ends_with_the_others(
     finally:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ("raise SystemExit('no process is left')", "no process is left"),
+        ("import os; os.kill(os.getpid(), 9)", "its interpreter ended at once"),
+    ],
+)
+def test_an_interpreter_that_is_never_there_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str, words: str
+) -> None:
+    """So it is where there is a process for the supervisor, and none for the interpreter."""
+    script = tmp_path / "supervisor.py"
+    script.write_text(ends)
+    monkeypatch.setattr(supervisor, "__file__", str(script))
+    looks: list[float] = []
+    wait = FreshImport._wait
+
+    def count(self: FreshImport, seconds: float) -> int | None:
+        looks.append(seconds)
+        assert len(looks) < 1000, "it has ended"
+        return wait(self, seconds)
+
+    monkeypatch.setattr(FreshImport, "_wait", count)
+    with contextlib.closing(FreshImport(AuditSettings(), "pkg.a")) as fresh:
+        fresh.answer(60.0)
+    assert fresh.error == f"a process for the audit cannot be started: {words}"
+
+
+def test_a_module_that_writes_to_all_descriptors_is_imported(folder: Path) -> None:
+    writes = """
+        import contextlib, os
+        for fd in range(3, 64):
+            with contextlib.suppress(OSError):
+                os.write(fd, b"nonsense")
+    """
+    write_package(folder, "loud", {"__init__": writes})
+    with contextlib.closing(FreshImport(AuditSettings(), "loud")) as fresh:
+        answer = fresh.answer(60.0)
+    assert answer["status"] == 0
 
 
 def test_where_nothing_can_be_started_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

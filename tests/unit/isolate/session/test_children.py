@@ -401,7 +401,7 @@ def test_an_interrupt_before_the_child_is_watched_ends_it(stage: _Stage) -> None
 def test_files_of_a_childs_output_are_closed_with_it(stage: _Stage) -> None:
     process, _ = stage.run(stage.items[0], stage.items[1])
     files = os.pipe()
-    process.capture_fds += files
+    process.capture_fds += [*files, -1]
     process.close()
     for fd in files:
         with pytest.raises(OSError, match="Bad file descriptor"):

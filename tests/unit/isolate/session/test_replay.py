@@ -355,6 +355,29 @@ def test_what_was_read_for_a_report_that_never_came_is_in_the_failure(
     os.close(kept.fd)
 
 
+@pytest.mark.parametrize("came", [1, 3])
+def test_output_whose_files_could_not_be_handed_over_is_told_as_lost(
+    item: pytest.Item, heard: Heard, came: int
+) -> None:
+    """So it is where this process has no descriptor left for them: the kernel leaves them out."""
+    fds = [memory_file(text) for text in (b"", b"", b"out")[:came]]
+    replayed = Replay(item, FORK)
+    replayed.take(messages.CaptureFiles(4), list(fds))
+    replayed.take(report(item, "setup"), [])
+    replayed.take_what_is_left()
+    replayed.add_output()
+    replayed.fail("call", ChildCrashed("SIGSEGV in call", -11))
+    lost = "not kept: the pytest process had no file descriptor left for it"
+    assert heard.reports[-2].sections == [
+        ("Captured stdout setup", "text"),
+        ("Captured stdout call", "out" if came == 3 else lost),
+        ("Captured stderr call", lost),
+    ]
+    replayed.take(messages.TestOver(last=False), [])
+    for fd in fds:
+        os.close(fd)
+
+
 def test_a_test_that_is_not_run_fails_in_its_set_up_whatever_its_marks_expect(
     item: pytest.Item, heard: Heard
 ) -> None:

@@ -121,6 +121,8 @@ def test_a_file_behind_stderr_has_a_name_that_no_other_has(tmp_path: Path) -> No
             os.dup2(fd, 2)
             os.close(fd)
             names.append(file_of_stderr())
+        os.close(2)
+        assert file_of_stderr() == ""
     finally:
         os.dup2(kept, 2)
         os.close(kept)
