@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_cudafork.capture.interface.seen import Listener, Watch
@@ -16,8 +16,6 @@ from pytest_cudafork.observe.base.after_import import Failed
 class Watching:
     """The watch of one process and its listeners; it is made once torch has been imported.
 
-    ``elsewhere`` is called for each capture of another thread, which is not looked at.
-
     Attributes:
         recorder: keeps the history of memory, and gives each capture its ``uses``.
         judge: judges them; None under "audit", which asks tests and not graphs.
@@ -25,10 +23,7 @@ class Watching:
 
     """
 
-    def __init__(
-        self, how: str, *others: Listener, elsewhere: Callable[[], None] | None = None
-    ) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, how: str, *others: Listener) -> None:
         self.recorder = Recorder(everything=how == "all", outside=how != "audit")
         self.judge = Judge(self.recorder.history) if how != "audit" else None
         judges = [] if self.judge is None else [self.judge]
@@ -47,17 +42,11 @@ class Watching:
             self.recorder.another_test_begins()
         self.watch.test = test
         with (
-            hooked(self._saw_elsewhere, failed),
+            hooked(self.watch.captured_elsewhere, failed),
             self.watch.in_force(),
             self.recorder.in_force(later, failed),
         ):
             yield
-
-    def _saw_elsewhere(self) -> None:
-        if self.judge is not None:
-            self.judge.findings.saw_elsewhere()
-        if self._elsewhere is not None:
-            self._elsewhere()
 
     def take(self) -> dict[str, Any]:
         """Return what was found since the last call, as plain values; {}: nothing."""

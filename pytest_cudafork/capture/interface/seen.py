@@ -102,8 +102,17 @@ class Listener:
     def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
         """Hear that it was replayed; with the error, if it raised one."""
 
+    def on_capture_elsewhere(self) -> None:
+        """Hear that another thread, over which there is no watch, begins to capture."""
+
     def on_replay_elsewhere(self, capture: SeenCapture) -> None:
         """Hear, in another thread or where nobody looks on, that a graph is about to be run."""
+
+    def on_unseen_replay(self) -> None:
+        """Hear of a replay that is not looked at while others are.
+
+        Another thread makes it, or nobody looked at the graph when it was captured.
+        """
 
     def takes_replay(self, capture: SeenCapture) -> bool:
         """Whether the listener stands in for this replay: True, and the graph is not run."""
@@ -135,10 +144,18 @@ class Watch:
         self._open: weakref.WeakKeyDictionary[Any, SeenCapture] = weakref.WeakKeyDictionary()
         self._known: weakref.WeakKeyDictionary[Any, SeenCapture] = weakref.WeakKeyDictionary()
         self._suspended = 0
+        self._threads = 0
+        """Over how many threads it is in force; it may be twice over one."""
 
-    def in_force(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
         """Hear of what this thread captures and replays, for the length of a ``with``."""
-        return variable_set(_IN_FORCE, self)
+        self._threads += 1
+        try:
+            with variable_set(_IN_FORCE, self):
+                yield
+        finally:
+            self._threads -= 1
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
@@ -202,6 +219,8 @@ class Watch:
         """Run a graph once by *run*, and tell of it."""
         capture = self._known.get(graph) if self.hears else None
         if capture is None:
+            if self.hears:
+                self._tell_of_unseen_replay()
             run()
             return
         for each in self.listeners:
@@ -219,12 +238,24 @@ class Watch:
             for each in reversed(self.listeners):
                 each.on_replay_end(capture, error)
 
+    def captured_elsewhere(self) -> None:
+        """Tell that a thread over which there is no watch begins to capture."""
+        for each in self.listeners:
+            each.on_capture_elsewhere()
+
     def replayed_elsewhere(self, graph: Any) -> None:
         """Tell that a graph is about to be run by a thread over which there is no watch."""
         capture = self._known.get(graph)
-        if capture is not None:
-            for each in self.listeners:
-                each.on_replay_elsewhere(capture)
+        if capture is None:
+            return
+        for each in self.listeners:
+            each.on_replay_elsewhere(capture)
+        if self._threads:
+            self._tell_of_unseen_replay()
+
+    def _tell_of_unseen_replay(self) -> None:
+        for each in self.listeners:
+            each.on_unseen_replay()
 
     def reset(self, graph: Any) -> None:
         """Tell that a graph was let go of."""

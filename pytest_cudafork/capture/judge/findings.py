@@ -89,7 +89,7 @@ class Findings:
         self._raised: set[tuple[str, ...]] = set()
         self._not_judged: Counter[str] = Counter()
         self._judged = 0
-        self._captures = self._replays = self._elsewhere = 0
+        self._captures = self._replays = self._elsewhere = self._replays_elsewhere = 0
         self._backends: set[str] = set()
 
     def saw_capture(self, backend: str) -> None:
@@ -100,6 +100,10 @@ class Findings:
     def saw_elsewhere(self) -> None:
         """Count a capture of another thread, which is not looked at."""
         self._elsewhere += 1
+
+    def saw_replay_elsewhere(self) -> None:
+        """Count a replay of another thread, or of a graph whose capture nobody saw."""
+        self._replays_elsewhere += 1
 
     def saw_replay(self, backend: str) -> None:
         """Count a replay of such a graph."""
@@ -147,6 +151,7 @@ class Findings:
             "judged": self._judged,
             "silenced": self._silenced,
             "elsewhere": self._elsewhere,
+            "replays_elsewhere": self._replays_elsewhere,
         }
         told: dict[str, Any] = {name: each for name, each in found.items() if each}
         if self._backends:

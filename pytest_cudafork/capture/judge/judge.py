@@ -73,6 +73,14 @@ class Judge(Listener):
             self._pool.replayed(capture)
             self._rows.ends(capture)
 
+    def on_capture_elsewhere(self) -> None:
+        """Count it."""
+        self.findings.saw_elsewhere()
+
+    def on_unseen_replay(self) -> None:
+        """Count a replay that cannot be judged: nobody has seen what led to it."""
+        self.findings.saw_replay_elsewhere()
+
     @contextlib.contextmanager
     def _beside_the_test(self, capture: SeenCapture) -> Iterator[None]:
         """Judge unseen, and let no error of the judging become one of the test.

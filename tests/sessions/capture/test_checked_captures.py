@@ -158,6 +158,48 @@ def assert_told_to_other_programs(pytester: pytest.Pytester) -> None:
     assert not any("test_captures_nothing" in line for line in told)
 
 
+IN_THREADS = """
+import pytest
+from concurrent.futures import ThreadPoolExecutor
+from runner import Runner
+
+def starts(lengths):
+    return lengths.cumsum(0)
+
+@pytest.fixture(scope="module")
+def shared():
+    return Runner(starts)
+
+def test_replays_in_a_thread():
+    runner = Runner(starts)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(runner, [4, 5, 6]).result()
+
+def test_replays_what_a_thread_has_captured():
+    with ThreadPoolExecutor(1) as other:
+        runner = other.submit(Runner, starts).result()
+    runner([4, 5, 6])
+
+@pytest.mark.check_captures(False)
+def test_left_alone(shared):
+    shared([4, 5, 6])
+"""
+
+
+def test_replays_that_were_not_looked_at_are_said(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(runner=RUNNER, test_them=IN_THREADS)
+    result = run_session(pytester, "--cuda-fork-captures", "--cuda-fork-graphs=software")
+    assert_no_crash(result)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "looked at: 1 capture, 0 replays",
+            "not looked at: 1 capture of other threads",
+            "not looked at: 2 replays in other threads, or of graphs that nobody looked at *",
+        ]
+    )
+
+
 MARKED = """
 import pytest
 from runner import Runner
