@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_cudafork.capture.in_tests.children import Children
 from pytest_cudafork.capture.interface.seen import Listener, Watch
 from pytest_cudafork.capture.judge.judge import Judge
 from pytest_cudafork.capture.record.recorder import Later, Recorder
@@ -20,6 +21,7 @@ class Watching:
         recorder: keeps the history of memory, and gives each capture its ``uses``.
         judge: judges them; None under "audit", which asks tests and not graphs.
         watch: what the listeners hear of.
+        children: what forked children found; None: they are not asked to tell.
 
     """
 
@@ -28,6 +30,7 @@ class Watching:
         self.judge = Judge(self.recorder.history) if how != "audit" else None
         judges = [] if self.judge is None else [self.judge]
         self.watch = Watch([self.recorder, *judges, *others])
+        self.children: Children | None = None
 
     @contextlib.contextmanager
     def in_force(
@@ -48,6 +51,23 @@ class Watching:
         ):
             yield
 
+    def ask_children(self) -> None:
+        """Have forked children of this process tell what they find, from now on."""
+        if self.judge is not None and self.children is None:
+            self.children = Children(self.judge.findings, self.watch)
+        if self.children is not None:
+            self.children.begin()
+
+    def a_child_waits(self) -> bool:
+        """Whether a child has told what was not taken."""
+        return self.children is not None and self.children.waits()
+
+    def close(self) -> None:
+        """Listen no more to children that are still there."""
+        if self.children is not None:
+            self.children.close()
+
     def take(self) -> dict[str, Any]:
         """Return what was found since the last call, as plain values; {}: nothing."""
-        return self.judge.findings.take() if self.judge is not None else {}
+        told = self.judge.findings.take() if self.judge is not None else {}
+        return told if self.children is None else self.children.take(told)

@@ -173,6 +173,11 @@ class Watch:
                     each.on_own_check()
 
     @property
+    def is_in_force(self) -> bool:
+        """Whether it is over some thread now."""
+        return bool(self._threads)
+
+    @property
     def hears(self) -> bool:
         """Whether something that happens now is told to the listeners."""
         return not self._suspended
@@ -250,7 +255,7 @@ class Watch:
             return
         for each in self.listeners:
             each.on_replay_elsewhere(capture)
-        if self._threads:
+        if self.is_in_force:
             self._tell_of_unseen_replay()
 
     def _tell_of_unseen_replay(self) -> None:

@@ -46,6 +46,7 @@ class Judge(Listener):
             self._stale.captured(capture)
             self._pool.captured(capture)
             await_results(capture, self._history, self.findings)
+        self.findings.event_ends()
 
     def on_replay_begin(self, capture: SeenCapture) -> None:
         """Judge what the graph is about to read."""
@@ -66,12 +67,12 @@ class Judge(Listener):
         """Judge what the graph has done."""
         if failed is not None:
             self.findings.replay_raised()
-        if capture.uses is None or failed is not None:
-            return
-        with self._beside_the_test(capture):
-            self._random.ends(capture)
-            self._pool.replayed(capture)
-            self._rows.ends(capture)
+        if capture.uses is not None and failed is None:
+            with self._beside_the_test(capture):
+                self._random.ends(capture)
+                self._pool.replayed(capture)
+                self._rows.ends(capture)
+        self.findings.event_ends()
 
     def on_capture_elsewhere(self) -> None:
         """Count it."""

@@ -158,6 +158,75 @@ def assert_told_to_other_programs(pytester: pytest.Pytester) -> None:
     assert not any("test_captures_nothing" in line for line in told)
 
 
+IN_CHILDREN = """
+import multiprocessing, os, pytest
+from runner import Runner
+
+def starts(lengths):
+    return lengths.cumsum(0)  # the plan
+
+def run():
+    Runner(starts)([4, 5, 6])
+
+def test_fork(run_forked):
+    run_forked(run)
+
+def test_multiprocessing():
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join()
+
+def test_replayed_in_a_child(run_forked):
+    run_forked(Runner(starts), [4, 5, 6])
+
+@pytest.mark.isolated(method="fork")
+def test_child_of_an_isolated_test(run_forked):
+    run_forked(run)
+
+def test_correct_in_a_child(run_forked):
+    run_forked(Runner(starts), [1, 2, 3])
+
+@pytest.fixture(scope="module")
+def waiting():
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.read(read, 1)
+        run()
+        os._exit(0)
+    yield pid, write
+
+def test_that_starts_one(waiting):
+    pass
+
+def test_that_lets_it_run(waiting):
+    pid, write = waiting
+    os.write(write, b"x")
+    os.waitpid(pid, 0)
+
+@pytest.mark.check_captures(False)
+def test_left_alone(run_forked):
+    run_forked(run)
+"""
+
+
+def test_what_forked_children_of_a_test_find_fails_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(runner=RUNNER, test_them=IN_CHILDREN)
+    options = ("--cuda-fork-captures", "--cuda-fork-graphs=software", "-v")
+    result = run_session(pytester, *options)
+    assert_no_crash(result)
+    failed = {name for name, outcome in outcomes(result).items() if outcome == "FAILED"}
+    assert failed == {
+        "test_fork", "test_multiprocessing", "test_replayed_in_a_child",
+        "test_child_of_an_isolated_test", "test_that_lets_it_run",
+    }  # fmt: skip
+    for line in ("# the plan", "# the read", "# the change"):
+        assert line in failure(result, "test_multiprocessing")
+    late = " ".join(failure(result, "test_that_lets_it_run").split())
+    assert "(in a process that test_them.py::test_that_starts_one has started)" in late
+    result.stdout.fnmatch_lines(["looked at: 6 captures, 6 replays"])
+
+
 IN_THREADS = """
 import pytest
 from concurrent.futures import ThreadPoolExecutor
