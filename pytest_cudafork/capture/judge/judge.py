@@ -57,6 +57,7 @@ class Judge(Listener):
         with self._beside_the_test(capture):
             check_work(capture, self.findings)
             check_there(capture, self.findings)
+            self._pool.begins(capture)
             self._stale.replayed(capture)
             check_warm_up(capture, self.findings)
             self._rows.replayed(capture)

@@ -23,6 +23,19 @@ class SharedPool:
         """Know of one more graph."""
         self._alive.add(capture)
 
+    def begins(self, capture: SeenCapture) -> None:
+        """Look whether another graph has overwritten a result that this one is about to read.
+
+        What it writes as well may hold its own values by the time that it reads them.
+        """
+        spoiled, uses = self._history.spoiled, capture.uses
+        for memory, use in uses.reads.items() if spoiled else ():
+            if memory in uses.writes or memory.pointer in capture.renewed:
+                continue
+            told = spoiled.pop(memory, None)
+            if told is not None:
+                told(use.where)
+
     def replayed(self, capture: SeenCapture) -> None:
         """Mark results of other graphs that this replay has overwritten."""
         spoiled = self._history.spoiled

@@ -276,6 +276,13 @@ class History:
         for memory in anew:
             self.spoiled.pop(memory, None)
 
+    def host_takes(self, tensor: Tensor) -> None:
+        """Tell of a tensor that the host takes, and that another graph has overwritten."""
+        memory = self.memories.get(tensor) if self.spoiled else None
+        told = None if memory is None else self.spoiled.pop(memory, None)
+        if told is not None:
+            told(self.line())
+
     def changed(self, tensor: Tensor, where: str) -> None:
         """Note that something wrote a tensor, and nothing of how."""
         memory = self.meet(tensor)

@@ -183,7 +183,10 @@ class Recorder(Listener):
     def on_host_copy(self, tensor: Any) -> None:
         """Note that the host takes values, which no operator says of a stand-in's tensor."""
         history = self.history
-        if not history.paused and history.uncomputed.waits:
+        if history.paused:
+            return
+        history.host_takes(tensor)
+        if history.uncomputed.waits:
             history.uncomputed.host_reads(tensor, history.line)
 
     def on_own_check_begin(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.stand_ins.graphs import graph_pool_handle  # noqa: E402
+from pytest_cudafork.capture.story.findings import source_of  # noqa: E402
 from tests.support.captures import Captured, Looking, looking  # noqa: E402
 
 
@@ -76,6 +77,50 @@ def test_a_result_is_read_however_an_operator_is_given_it(x: Any, name: str) -> 
         first.replay()
         READS[name](result, torch.zeros(1000), x)
         assert look.kinds() == ["overwritten-result"]
+
+
+def test_a_graph_that_reads_the_result_is_told_with_its_line(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.result
+        third = look.capture(lambda: result * 2)  # the read
+        second.replay()
+        third.replay()
+        first.replay()
+        assert look.kinds() == []
+        third.replay()
+        (error,) = look.watching.take()["errors"]
+        assert error["kind"] == "overwritten-result"
+        assert source_of(error["lines"][0][1]).endswith("# the read")
+        second.replay()
+        third.replay()
+        assert look.kinds() == []
+
+
+def test_a_graph_that_writes_the_result_anew_is_right(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.result
+        third = look.capture(lambda: result.copy_(x) * 2)
+        second.replay()
+        first.replay()
+        third.replay()
+        assert look.kinds() == []
+
+
+def test_what_the_host_takes_of_a_stand_in_is_read(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        look.watching.watch.host_copies(result)
+        first.replay()
+        with look.history.pause():
+            look.watching.watch.host_copies(result)
+        assert look.kinds() == []
+        look.watching.watch.host_copies(result)
+        assert look.kinds() == ["overwritten-result"]
+        look.watching.watch.host_copies(result)
+        assert look.kinds() == []
 
 
 def test_in_the_order_of_capture_and_with_copies_it_is_right(x: Any) -> None:
