@@ -422,8 +422,7 @@ class History:
         if memory not in uses.reads:
             uses.reads[memory] = Use(self.line())
             self._pin(memory)
-            if tensor._base is None:
-                uses.name(memory, tensor, uses.reads[memory].where)
+        uses.name(memory, tensor, self.line)
         uses.reads[memory].add(read.part)
 
     def _pin(self, memory: Memory) -> None:

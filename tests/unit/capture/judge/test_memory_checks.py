@@ -14,6 +14,8 @@ import threading  # noqa: E402
 import weakref  # noqa: E402
 from types import ModuleType  # noqa: E402
 
+from torch.nn import Parameter  # noqa: E402
+
 from pytest_cudafork.capture.judge.findings import Findings  # noqa: E402
 from pytest_cudafork.capture.judge.memory_checks import (  # noqa: E402
     check_filled,
@@ -61,6 +63,44 @@ def test_a_tensor_that_was_given_other_memory_is_an_error() -> None:
         (error,) = found(check_there, captured)["errors"]
         assert error["kind"] == "moved-input"
         assert held.tolist() == [1, 1, 1]
+
+
+MOVES: dict[str, Any] = {
+    "the second of two that share memory": (
+        lambda flat: (Parameter(flat[:2]), Parameter(flat[2:])),
+        lambda one, two: setattr(two, "data", torch.zeros(2)),
+    ),
+    "a view": (
+        lambda flat: (flat[:2], flat[2:]),
+        lambda one, two: two.set_(torch.zeros(2)),
+    ),
+    "within its memory": (
+        lambda flat: (Parameter(flat[:2]), Parameter(flat[2:])),
+        lambda one, two: setattr(two, "data", one.data),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_each_tensor_that_the_graph_read_is_looked_at(name: str) -> None:
+    made, move = MOVES[name]
+    with looking() as look, torch.no_grad():
+        flat = torch.ones(4)
+        one, two = made(flat)
+
+        def work() -> Any:
+            first = one + 1
+            return first * two  # the read
+
+        captured = look.capture(work)
+        one.copy_(torch.zeros(2))
+        captured.replay()
+        assert look.kinds() == []
+        move(one, two)
+        captured.replay()
+        (error,) = look.watching.take()["errors"]
+        assert error["kind"] == "moved-input"
+        assert source_of(error["lines"][0][1]).endswith("# the read")
 
 
 def test_reading_what_nothing_has_filled_is_an_error_and_a_part_of_it_a_suspicion() -> None:
