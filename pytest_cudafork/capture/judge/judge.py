@@ -79,6 +79,11 @@ class Judge(Listener):
         """Count it."""
         self.findings.saw_elsewhere()
 
+    def on_replay_elsewhere(self, capture: SeenCapture) -> None:
+        """Know that its results are its own again, if another graph had overwritten them."""
+        if capture.uses is not None:
+            self._pool.recomputed(capture)
+
     def on_unseen_replay(self) -> None:
         """Count a replay that cannot be judged: nobody has seen what led to it."""
         self.findings.saw_replay_elsewhere()

@@ -32,15 +32,19 @@ class SharedPool:
         for memory, use in uses.reads.items() if spoiled else ():
             if memory in uses.writes or memory.pointer in capture.renewed:
                 continue
-            told = spoiled.pop(memory, None)
-            if told is not None:
-                told(use.where)
+            self._history.tell_of_read(memory, lambda where=use.where: where)
+
+    def recomputed(self, capture: SeenCapture) -> None:
+        """Note that the results of a graph hold its own values again."""
+        for memory in capture.uses.made:
+            self._history.spoiled.pop(memory, None)
 
     def replayed(self, capture: SeenCapture) -> None:
         """Mark results of other graphs that this replay has overwritten."""
         spoiled = self._history.spoiled
         mine: GraphUses = capture.uses
-        for memory in [*mine.made, *(each for each in spoiled if each.refer() is None)]:
+        self.recomputed(capture)
+        for memory in [each for each in spoiled if each.refer() is None]:
             spoiled.pop(memory, None)
         for other in list(self._alive):
             if other is capture or not other.captured or not other.replays:
@@ -51,6 +55,7 @@ class SharedPool:
                     # No graph is among it: results that nobody reads would keep theirs for ever.
                     told = functools.partial(self._tell, memory.text, other.where, capture.where)
                     spoiled[memory] = told
+                    self._history.told.discard(memory)
 
     def _tell(self, text: str, owner: str, by: str, where: str) -> None:
         """Tell that a result is read: which one, who captured its graph, and the other one."""

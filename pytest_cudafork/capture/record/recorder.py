@@ -95,8 +95,13 @@ class Recorder(Listener):
         stack.enter_context(self._launches.noted(self._failed))
 
     def another_test_begins(self) -> None:
-        """Forget what lines did in the test before: its numbers and runs are none of this one's."""
+        """Forget what lines did in the test before: its numbers and runs are none of this one's.
+
+        What is still wrong is told of this one, too.
+        """
         history = self.history
+        history.told.clear()
+        history.uncomputed.another_test_begins()
         history.host.clear()
         history.latest.clear()
         history.numbers.forget_runs()

@@ -216,6 +216,23 @@ def test_the_first_answer_that_no_replay_has_computed_is_an_error() -> None:
     assert begun == captured.seen.where
 
 
+def test_each_test_that_takes_what_no_replay_has_computed_is_told_of() -> None:
+    with looking() as look:
+        x = torch.ones(3)
+        captured, other = look.capture(lambda: x * 2), look.capture(lambda: x * 3)
+        for test in ("one", "another"):
+            with look.watching.in_force(test):
+                captured.result.sum().item()
+                other.result.sum().item()
+                assert look.kinds() == ["unfilled-read"] * 2, test
+        captured.replay()
+        other.result.copy_(x)
+        with look.watching.in_force("the last"):
+            captured.result.sum().item()
+            other.result.sum().item()
+            assert look.kinds() == []
+
+
 def test_a_replay_of_another_thread_computes_them_too() -> None:
     with looking() as look:
         x = torch.ones(3)

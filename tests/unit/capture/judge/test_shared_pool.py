@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -97,6 +98,17 @@ def test_a_graph_that_reads_the_result_is_told_with_its_line(x: Any) -> None:
         assert look.kinds() == []
 
 
+def test_a_result_that_another_thread_has_computed_again_is_right(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        first.replay()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(second.replay).result()
+        result.sum()
+        assert look.kinds() == []
+
+
 def test_a_graph_that_writes_the_result_anew_is_right(x: Any) -> None:
     with looking() as look:
         first, second = two_graphs(look, x)
@@ -158,3 +170,19 @@ def test_graphs_that_are_gone_with_their_results_are_not_kept(x: Any) -> None:
         assert [each() for each in seen] == [None] * 3
         look.capture(lambda: x * 2).replay()
         assert not look.history.spoiled
+
+
+def test_each_test_that_reads_what_is_overwritten_is_told_of(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        first.replay()
+        for test in ("one", "another", "a third"):
+            with look.watching.in_force(test):
+                result.sum()
+                result.sum()
+                assert look.kinds() == ["overwritten-result"], test
+        second.replay()
+        with look.watching.in_force("the last"):
+            result.sum()
+            assert look.kinds() == []
