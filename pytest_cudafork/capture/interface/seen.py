@@ -10,15 +10,15 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
+from threading import local
 from typing import Any
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.interface.meanwhile import variable_set
+from pytest_cudafork.capture.interface.meanwhile import attribute_set, variable_set
 
 __tracebackhide__ = of_refusals
 
-_IN_FORCE: ContextVar[Watch | None] = ContextVar("cudafork_capture_watch", default=None)
 _RENEWED: ContextVar[frozenset[int]] = ContextVar("cudafork_inputs_renewed", default=frozenset())
 
 
@@ -152,7 +152,7 @@ class Watch:
         """Hear of what this thread captures and replays, for the length of a ``with``."""
         self._threads += 1
         try:
-            with variable_set(_IN_FORCE, self):
+            with attribute_set(_HERE, "watch", self):
                 yield
         finally:
             self._threads -= 1
@@ -277,6 +277,19 @@ class Watch:
                 each.on_host_copy(tensor)
 
 
+class _Here(local):
+    """What is in force over each thread.
+
+    No variable of contexts: a thread may be given a copy of another one's (``asyncio.to_thread``),
+    and the operators of that thread are not seen.
+    """
+
+    watch: Watch | None = None
+
+
+_HERE = _Here()
+
+
 def inputs_renewed_at(addresses: Iterable[int]) -> contextlib.AbstractContextManager[None]:
     """Say of captures that begin meanwhile where inputs lie that are renewed before each replay."""
     return variable_set(_RENEWED, frozenset(addresses))
@@ -284,7 +297,7 @@ def inputs_renewed_at(addresses: Iterable[int]) -> contextlib.AbstractContextMan
 
 def replay_seen(graph: Any, run: Callable[[], None], seen_by: Watch | None) -> None:
     """Run a graph by *run*, and tell the watch over this thread, else the one that saw it made."""
-    watch = _IN_FORCE.get()
+    watch = _HERE.watch
     if watch is not None:
         watch.replay(graph, run)
         return
@@ -295,17 +308,17 @@ def replay_seen(graph: Any, run: Callable[[], None], seen_by: Watch | None) -> N
 
 def reset_seen(graph: Any) -> None:
     """Tell the watch over this thread that a graph is let go of."""
-    watch = _IN_FORCE.get()
+    watch = _HERE.watch
     if watch is not None:
         watch.reset(graph)
 
 
 def watch_in_force() -> Watch | None:
     """Return the watch over this thread; None: nobody listens."""
-    return _IN_FORCE.get()
+    return _HERE.watch
 
 
 def suspended() -> contextlib.AbstractContextManager[None]:
     """Let nobody hear of what a check of this plugin captures, for the length of a ``with``."""
-    watch = _IN_FORCE.get()
+    watch = _HERE.watch
     return contextlib.nullcontext() if watch is None else watch.suspended()
