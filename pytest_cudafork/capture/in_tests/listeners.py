@@ -42,7 +42,7 @@ class Watching:
         hears of a part that waits for a later module and cannot be set up; None: it is a warning.
         """
         if test != self.watch.test:
-            self.recorder.another_test_begins()
+            self.another_test_begins()
         self.watch.test = test
         with (
             hooked(self.watch.captured_elsewhere, failed),
@@ -50,6 +50,10 @@ class Watching:
             self.recorder.in_force(later, failed),
         ):
             yield
+
+    def another_test_begins(self) -> None:
+        """Begin with a test, maybe the same once more: what is wrong is told of it, too."""
+        self.recorder.another_test_begins()
 
     def ask_children(self) -> None:
         """Have forked children of this process tell what they find, from now on."""

@@ -77,12 +77,21 @@ class CaptureHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        """Look on while a phase of a test runs."""
+        """Look on while a test is set up, for the first time or again."""
+        __tracebackhide__ = True
+        if self._watching is not None:
+            self._watching.another_test_begins()
+        with self._looking_on(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Look on while a further phase of a test runs."""
         __tracebackhide__ = True
         with self._looking_on(item):
             return (yield)
 
-    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+    pytest_runtest_teardown = pytest_runtest_call
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(

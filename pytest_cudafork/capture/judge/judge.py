@@ -56,6 +56,7 @@ class Judge(Listener):
         self.findings.replay_begins()
         with self._beside_the_test(capture):
             check_work(capture, self.findings)
+            check_filled(capture, self.findings)  # of a shared fixture, each test is told
             check_there(capture, self.findings)
             self._pool.begins(capture)
             self._stale.replayed(capture)

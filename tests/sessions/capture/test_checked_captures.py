@@ -227,6 +227,54 @@ def test_what_forked_children_of_a_test_find_fails_it(pytester: pytest.Pytester)
     result.stdout.fnmatch_lines(["looked at: 6 captures, 6 replays"])
 
 
+TWICE = """
+import pytest, torch
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    runtestprotocol(item, nextitem=item)
+    runtestprotocol(item, nextitem=nextitem)
+    return True
+"""
+
+SHARED = """
+import pytest, torch
+
+@pytest.fixture(scope="module")
+def results():
+    x, pool = torch.ones(3), torch.cuda.graph_pool_handle()
+    graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+    with torch.cuda.graph(graphs[0], pool=pool):
+        x * 2 + 1
+    with torch.cuda.graph(graphs[1], pool=pool):
+        overwritten = x * 3
+    with torch.cuda.graph(graphs[2], pool=pool):
+        early = x * 4
+    graphs[1].replay()
+    graphs[0].replay()
+    yield overwritten, early
+    x.zero_()
+
+def test_reads_what_is_overwritten(results):
+    results[0].sum()
+
+def test_reads_what_is_not_computed(results):
+    results[1].sum().item()
+"""
+
+
+def test_what_is_wrong_with_a_shared_result_fails_a_test_that_is_run_again(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(TWICE)
+    pytester.makepyfile(test_them=SHARED)
+    result = run_session(pytester, "--cuda-fork-captures", "--cuda-fork-graphs=software")
+    assert_no_crash(result)
+    result.assert_outcomes(failed=4)
+
+
 IN_THREADS = """
 import pytest
 from concurrent.futures import ThreadPoolExecutor

@@ -52,6 +52,16 @@ def test_captures_of_our_own_checks_are_none_of_its_business() -> None:
     assert look.watching.take() == {}
 
 
+def test_a_graph_of_a_shared_fixture_that_reads_what_nothing_has_filled_fails_each_test() -> None:
+    with looking() as look:
+        captured = look.capture(lambda: torch.empty(3) + 1)
+        captured.replay()
+        assert look.kinds() == ["unfilled-read"]
+        with look.watching.in_force("the next test"):
+            captured.replay()
+            assert look.kinds() == ["unfilled-read"]
+
+
 def test_a_replay_that_cannot_be_judged_is_counted() -> None:
     """Of another thread, and of a graph that another thread has captured."""
     with looking() as look:
