@@ -32,7 +32,7 @@ class SharedPool:
         for memory, use in uses.reads.items() if spoiled else ():
             if memory in uses.writes or memory.pointer in capture.renewed:
                 continue
-            self._history.tell_of_read(memory, lambda where=use.where: where)
+            self._history.tell_of_read(memory, use.where)
 
     def recomputed(self, capture: SeenCapture) -> None:
         """Note that the results of a graph hold its own values again."""

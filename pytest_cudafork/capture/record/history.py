@@ -273,24 +273,21 @@ class History:
             if memory is None or memory not in self.spoiled:
                 continue
             if written is None or written.reads:
-                self.tell_of_read(memory, self.line)
+                self.tell_of_read(memory)
             elif tensor.nbytes >= memory.nbytes:
                 anew.append(memory)
         for memory in anew:
             self.spoiled.pop(memory, None)
 
-    def host_takes(self, tensor: Tensor) -> None:
-        """Tell of a tensor that the host takes, and that another graph has overwritten."""
-        memory = self.memories.get(tensor) if self.spoiled else None
-        if memory is not None:
-            self.tell_of_read(memory, self.line)
+    def tell_of_read(self, memory: Memory, where: str = "") -> None:
+        """Tell of memory that is read, if another graph has overwritten it: once in a test.
 
-    def tell_of_read(self, memory: Memory, line: Callable[[], str]) -> None:
-        """Tell of memory that is read, if another graph has overwritten it: once in a test."""
+        It is read by the line at work if ``where`` does not say.
+        """
         tell = self.spoiled.get(memory)
         if tell is not None and memory not in self.told:
             self.told.add(memory)
-            tell(line())
+            tell(where or self.line())
 
     def changed(self, tensor: Tensor, where: str) -> None:
         """Note that something wrote a tensor, and nothing of how."""

@@ -190,7 +190,9 @@ class Recorder(Listener):
         history = self.history
         if history.paused:
             return
-        history.host_takes(tensor)
+        memory = history.memories.get(tensor)
+        if memory is not None:
+            history.tell_of_read(memory)
         if history.uncomputed.waits:
             history.uncomputed.host_reads(tensor, history.line)
 

@@ -134,7 +134,7 @@ def test_lines_that_are_asked_for_often_are_those_of_the_user(
     assert str(made["where"]).startswith(__file__)
 
 
-class Passing(torch.Tensor):
+class Passing(torch.Tensor):  # type: ignore[misc, name-defined, unused-ignore]
     """A subclass of a user's, whose handler does as torch would."""
 
     where = ""
