@@ -8,6 +8,7 @@ import weakref
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.uses import GraphUses
 
 
@@ -44,18 +45,25 @@ class SharedPool:
         spoiled = self._history.spoiled
         mine: GraphUses = capture.uses
         self.recomputed(capture)
-        for memory in [each for each in spoiled if each.refer() is None]:
+        for memory in [each for each in spoiled if not self._is_of_interest(each)]:
             spoiled.pop(memory, None)
         for other in list(self._alive):
             if other is capture or not other.captured or not other.replays:
                 continue
             for memory in other.uses.made:
-                storage = memory.refer()
-                if storage is not None and memory not in mine.reads and mine.covers(memory):
+                if memory in mine.reads or not mine.covers(memory):
+                    continue
+                if self._is_of_interest(memory):
                     # No graph is among it: results that nobody reads would keep theirs for ever.
                     told = functools.partial(self._tell, memory.text, other.where, capture.where)
                     spoiled[memory] = told
                     self._history.told.discard(memory)
+
+    def _is_of_interest(self, memory: Memory) -> bool:
+        """Whether somebody may read a result: it is there, or a graph reads it that is there."""
+        if memory.refer() is not None:
+            return True
+        return any(each.captured and memory in each.uses.reads for each in list(self._alive))
 
     def _tell(self, text: str, owner: str, by: str, where: str) -> None:
         """Tell that a result is read: which one, who captured its graph, and the other one."""

@@ -98,6 +98,29 @@ def test_a_graph_that_reads_the_result_is_told_with_its_line(x: Any) -> None:
         assert look.kinds() == []
 
 
+def test_a_result_that_is_let_go_of_and_that_a_graph_reads_is_told_likewise(x: Any) -> None:
+    with looking() as look:
+        pool = graph_pool_handle()
+        first = look.capture(lambda: x * 2, pool)
+        second = look.capture(lambda: first.result + 1, pool)  # the read
+        first.result = None
+        gc.collect()
+        third = look.capture(lambda: x * 3, pool)  # where the first one's result has lain
+        for _ in range(2):
+            for each in (first, second, third):
+                each.replay()
+        assert look.kinds() == []
+        for each in (first, third, second):
+            each.replay()
+        (error,) = look.watching.take()["errors"]
+        assert error["kind"] == "overwritten-result"
+        assert source_of(error["lines"][0][1]).endswith("# the read")
+        third.replay()
+        second.graph.reset()
+        third.replay()
+        assert not look.history.spoiled
+
+
 def test_a_result_that_another_thread_has_computed_again_is_right(x: Any) -> None:
     with looking() as look:
         first, second = two_graphs(look, x)
