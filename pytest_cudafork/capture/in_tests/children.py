@@ -31,8 +31,10 @@ class Children:
     def __init__(self, findings: Findings, watch: Watch) -> None:
         self._findings, self._watch = findings, watch
         self._owner = 0
-        """The process that made the file; 0: there was no need of one."""
+        """The process that made the file; 0: there is none."""
         self._fd = -1
+        self._file: tuple[int, int] | None = None
+        """What the descriptor belongs to: a test may close all that it finds."""
         self._read = 0
         findings.heard = self.heard
         _ALL.add(self)
@@ -42,14 +44,24 @@ class Children:
 
         One of isolated tests is a fork of another that runs tests, and has reports of its own.
         """
-        if self._owner != os.getpid():
-            self._owner = 0
+        is_ours = self._owner == os.getpid() and self._size(self._fd) >= 0
+        if not is_ours and hasattr(os, "memfd_create"):
+            self._fd, self._read = os.memfd_create("cudafork-captures"), 0
+            self._owner, self._file = os.getpid(), _identity(os.fstat(self._fd))
+
+    def _size(self, fd: int) -> int:
+        """Return how much the file holds; -1: the descriptor is that of another one, or of none."""
+        try:
+            state = os.fstat(fd)
+        except OSError:
+            return -1
+        return state.st_size if _identity(state) == self._file else -1
 
     def close(self) -> None:
         """Let go of the file, in the process that made it."""
-        if self._owner == os.getpid():
-            self._owner = 0
+        if self._owner == os.getpid() and self._size(self._fd) >= 0:
             os.close(self._fd)
+        self._owner = 0
 
     def heard(self) -> None:
         """Write down what is new, in a child."""
@@ -60,15 +72,10 @@ class Children:
             line = json.dumps({"test": self._watch.test, "told": told})
             try:
                 with open(f"/proc/{self._owner}/fd/{self._fd}", "ab", buffering=0) as file:
-                    file.write(f"{line}\n".encode())
+                    if self._size(file.fileno()) >= 0:
+                        file.write(f"{line}\n".encode())
             except OSError:
                 return  # the process that ran the test is gone, and nobody asks
-
-    def before_fork(self) -> None:
-        """Have a file for what is found in the children of a test, from its first fork on."""
-        if not self._owner and self._watch.is_in_force and hasattr(os, "memfd_create"):
-            self._fd, self._read = os.memfd_create("cudafork-captures"), 0
-            self._owner = os.getpid()
 
     def forked(self) -> None:
         """Forget, in a child, what its parent will tell."""
@@ -76,7 +83,7 @@ class Children:
 
     def waits(self) -> bool:
         """Whether a child has written what was not taken."""
-        return self._owner == os.getpid() and os.fstat(self._fd).st_size > self._read
+        return self._owner == os.getpid() and self._size(self._fd) > self._read
 
     def take(self, told: dict[str, Any]) -> dict[str, Any]:
         """Add what children have written since the last call to what was found here."""
@@ -86,18 +93,17 @@ class Children:
         return told
 
     def _records(self) -> Iterator[dict[str, Any]]:
-        text = os.pread(self._fd, os.fstat(self._fd).st_size - self._read, self._read)
+        text = os.pread(self._fd, self._size(self._fd) - self._read, self._read)
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         return map(json.loads, whole.splitlines())
 
 
+def _identity(state: os.stat_result) -> tuple[int, int]:
+    return state.st_dev, state.st_ino
+
+
 _ALL: weakref.WeakSet[Children] = weakref.WeakSet()
-
-
-def _before() -> None:
-    for each in list(_ALL):
-        each.before_fork()
 
 
 def _in_child() -> None:
@@ -105,7 +111,7 @@ def _in_child() -> None:
         each.forked()
 
 
-os.register_at_fork(before=_before, after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _add(told: dict[str, Any], more: Mapping[str, Any], *, late_of: str) -> None:

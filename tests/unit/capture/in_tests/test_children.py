@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +104,27 @@ def test_a_child_that_has_closed_its_descriptors_tells_as_well() -> None:
         look.watching.close()
 
 
+def test_a_test_that_closes_the_descriptors_of_its_process_harms_nobody(tmp_path: Path) -> None:
+    with looking() as look:
+        children = children_of(look)
+        lengths, captured = stale(look)
+        look.watching.take()
+        os.close(children._fd)
+        assert not look.watching.a_child_waits()
+        theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
+        os.dup2(theirs, children._fd)
+        in_child(lambda: (lengths.add_(1), captured.replay()))
+        assert not look.watching.a_child_waits()
+        assert (tmp_path / "theirs").read_bytes() == b""
+        lost = children._fd
+        look.watching.ask_children()
+        in_child(lambda: (lengths.add_(1), captured.replay()))
+        assert look.kinds() == ["stale-data"]
+        look.watching.close()
+        for each in {lost, theirs}:
+            os.close(each)
+
+
 def test_a_child_that_outlives_its_test_is_named() -> None:
     with looking() as look:
         children_of(look)
@@ -117,7 +139,6 @@ def test_a_child_that_outlives_its_test_is_named() -> None:
 def test_a_process_of_an_isolated_test_has_reports_of_its_own() -> None:
     with looking() as look:
         children = children_of(look)
-        in_child(lambda: None)  # there is a file by now
         lengths, captured = stale(look)
 
         def isolated() -> None:
@@ -131,7 +152,7 @@ def test_a_process_of_an_isolated_test_has_reports_of_its_own() -> None:
         look.watching.close()
 
 
-def test_without_a_watch_in_force_a_fork_has_no_file() -> None:
+def test_a_process_that_runs_no_tests_has_no_file() -> None:
     findings = Findings()
     children = Children(findings, Watch([]))
     in_child(lambda: findings.add(GraphFinding("stale-data", Level.ERROR, "it is old")))
