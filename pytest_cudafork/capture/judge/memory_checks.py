@@ -146,5 +146,8 @@ def _has_moved(named: Named, memory: Memory) -> bool:
     tensor = named.tensor()
     if tensor is None:
         return False
-    is_there = tensor.untyped_storage().data_ptr() == memory.pointer
+    try:
+        is_there = tensor.untyped_storage().data_ptr() == memory.pointer
+    except (RuntimeError, NotImplementedError):  # it has no memory, or holds others that have
+        return True
     return not is_there or tensor.storage_offset() != named.offset

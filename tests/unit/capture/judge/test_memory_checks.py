@@ -81,6 +81,28 @@ MOVES: dict[str, Any] = {
 }
 
 
+WITHOUT_MEMORY: dict[str, Any] = {
+    "meta": lambda: torch.zeros(2, 2, device="meta"),
+    "sparse": lambda: torch.zeros(2, 2).to_sparse(),
+    "opaque": lambda: torch.zeros(2, 2).to_mkldnn(),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_MEMORY)
+def test_a_tensor_that_has_no_memory_any_more_has_moved(name: str) -> None:
+    with looking() as look, torch.no_grad():
+        weight = Parameter(torch.ones(2, 2))
+        held = weight.detach()
+        captured = look.capture(lambda: weight + 1)
+        other = Parameter(WITHOUT_MEMORY[name](), requires_grad=False)
+        torch.utils.swap_tensors(weight, other)
+        captured.replay()
+        told = look.watching.take()
+        assert [each["kind"] for each in told["errors"]] == ["moved-input"]
+        assert "not_judged" not in told
+        assert held.tolist() == [[1, 1], [1, 1]]
+
+
 @pytest.mark.parametrize("name", MOVES)
 def test_each_tensor_that_the_graph_read_is_looked_at(name: str) -> None:
     made, move = MOVES[name]
