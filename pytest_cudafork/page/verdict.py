@@ -82,6 +82,9 @@ def _unseen(document: dict[str, Any]) -> Iterator[str]:
             yield f"captured graphs: {_some(count, 'value')} not judged: {why}"
         if graphs["elsewhere"]:
             yield f"{_some(graphs['elsewhere'], 'capture')} of other threads: nobody looked at them"
+        if graphs["replays_elsewhere"]:
+            replays = _some(graphs["replays_elsewhere"], "replay")
+            yield f"{replays} in other threads, or of graphs captured there: nobody looked at them"
     replays = document["replay_audit"]
     if replays is not None and replays["not_judged"]:
         yield f"replay audit: {_some(len(replays['not_judged']), 'test')} not judged"

@@ -290,6 +290,7 @@ def full() -> dict[str, Any]:
             "not_judged": {"an operator without a rule": 2},
             "silenced": 1,
             "elsewhere": 1,
+            "replays_elsewhere": 2,
         },
         replay_audit={
             "audited": 2,

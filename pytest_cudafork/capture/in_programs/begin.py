@@ -59,7 +59,7 @@ class ProgramCaptures(Listener):
         from pytest_cudafork.capture.choose import why_no_gpu
         from pytest_cudafork.capture.in_tests.listeners import Watching
 
-        self._watching = Watching(self._how, self, elsewhere=self._saw_elsewhere)
+        self._watching = Watching(self._how, self)
         if self._watching.judge is not None:
             self._watching.judge.findings.heard = self.tell
         if why_no_gpu() is not None:
@@ -69,8 +69,8 @@ class ProgramCaptures(Listener):
         self._for_ever.enter_context(self._watching.in_force("", failed=_part_failed))
         atexit.register(self.tell_all)
 
-    def _saw_elsewhere(self) -> None:
-        """Write down that a capture is not looked at, as another thread makes it."""
+    def on_capture_elsewhere(self) -> None:
+        """Write down that a graph is not looked at, as another thread captures or replays it."""
         if not self._elsewhere:
             self._elsewhere = True
             _write({"elsewhere": True})
@@ -86,6 +86,10 @@ class ProgramCaptures(Listener):
     def on_replay_begin(self, capture: SeenCapture) -> None:
         """Write down what was found of what the graph is about to read."""
         self.tell()
+
+    def on_unseen_replay(self) -> None:
+        """Write down that there was a replay that is not looked at."""
+        self.on_capture_elsewhere()
 
     def tell(self) -> None:
         """Write into the ledger what was found that is new; a server replays for days."""

@@ -19,7 +19,7 @@ class Captures:
         suspicions: those that may be meant so.
         not_judged: how many values could not be judged, by the reason.
         judged: how many values were looked at.
-        elsewhere: whether a graph was captured in another thread than the first, unseen.
+        elsewhere: whether another thread than the first has captured or replayed a graph, unseen.
         broken: why processes could not look at captures.
 
     """
@@ -58,8 +58,8 @@ class Captures:
         words = [f"captured graphs were not looked at: {why}" for why in self.broken]
         if self.elsewhere:
             words.append(
-                "graphs that other threads captured than the one that imported torch: nobody "
-                "looked at them"
+                "graphs that other threads captured or replayed than the one that imported torch: "
+                "nobody looked at that"
             )
         return words
 

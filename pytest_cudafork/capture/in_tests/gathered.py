@@ -9,7 +9,7 @@ from typing import Any
 from pytest_cudafork.capture.in_tests.words import key_of
 from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 
-_NUMBERS = ("captures", "replays", "judged", "silenced", "elsewhere")
+_NUMBERS = ("captures", "replays", "judged", "silenced", "elsewhere", "replays_elsewhere")
 
 
 class Gathered:
@@ -24,6 +24,7 @@ class Gathered:
         judged: how many values were looked at.
         silenced: how many findings comments have silenced.
         elsewhere: how many captures other threads than those of tests have made, unseen.
+        replays_elsewhere: how many replays they have made, or were of graphs captured unseen.
 
     """
 
@@ -31,7 +32,8 @@ class Gathered:
         self._errors: dict[str, dict[str, Any]] = {}
         self._suspicions: dict[str, dict[str, Any]] = {}
         self.not_judged: Counter[str] = Counter()
-        self.captures = self.replays = self.judged = self.silenced = self.elsewhere = 0
+        self.captures = self.replays = self.judged = self.silenced = 0
+        self.elsewhere = self.replays_elsewhere = 0
         self._told = False
 
     @property
@@ -77,6 +79,7 @@ class Gathered:
             "not_judged": dict(self.not_judged),
             "silenced": self.silenced,
             "elsewhere": self.elsewhere,
+            "replays_elsewhere": self.replays_elsewhere,
         }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from pytest_cudafork.capture.in_tests.children import Children
 from pytest_cudafork.capture.interface.seen import Listener, Watch
 from pytest_cudafork.capture.judge.judge import Judge
 from pytest_cudafork.capture.record.recorder import Later, Recorder
@@ -16,23 +17,20 @@ from pytest_cudafork.observe.base.after_import import Failed
 class Watching:
     """The watch of one process and its listeners; it is made once torch has been imported.
 
-    ``elsewhere`` is called for each capture of another thread, which is not looked at.
-
     Attributes:
         recorder: keeps the history of memory, and gives each capture its ``uses``.
         judge: judges them; None under "audit", which asks tests and not graphs.
         watch: what the listeners hear of.
+        children: what forked children found; None: they are not asked to tell.
 
     """
 
-    def __init__(
-        self, how: str, *others: Listener, elsewhere: Callable[[], None] | None = None
-    ) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, how: str, *others: Listener) -> None:
         self.recorder = Recorder(everything=how == "all", outside=how != "audit")
         self.judge = Judge(self.recorder.history) if how != "audit" else None
         judges = [] if self.judge is None else [self.judge]
         self.watch = Watch([self.recorder, *judges, *others])
+        self.children: Children | None = None
 
     @contextlib.contextmanager
     def in_force(
@@ -44,21 +42,36 @@ class Watching:
         hears of a part that waits for a later module and cannot be set up; None: it is a warning.
         """
         if test != self.watch.test:
-            self.recorder.another_test_begins()
+            self.another_test_begins()
         self.watch.test = test
         with (
-            hooked(self._saw_elsewhere, failed),
+            hooked(self.watch.captured_elsewhere, failed),
             self.watch.in_force(),
             self.recorder.in_force(later, failed),
         ):
             yield
 
-    def _saw_elsewhere(self) -> None:
-        if self.judge is not None:
-            self.judge.findings.saw_elsewhere()
-        if self._elsewhere is not None:
-            self._elsewhere()
+    def another_test_begins(self) -> None:
+        """Begin with a test, maybe the same once more: what is wrong is told of it, too."""
+        self.recorder.another_test_begins()
+
+    def ask_children(self) -> None:
+        """Have forked children of this process tell what they find, from now on."""
+        if self.judge is not None and self.children is None:
+            self.children = Children(self.judge.findings, self.watch)
+        if self.children is not None:
+            self.children.begin()
+
+    def a_child_waits(self) -> bool:
+        """Whether a child has told what was not taken."""
+        return self.children is not None and self.children.waits()
+
+    def close(self) -> None:
+        """Listen no more to children that are still there."""
+        if self.children is not None:
+            self.children.close()
 
     def take(self) -> dict[str, Any]:
         """Return what was found since the last call, as plain values; {}: nothing."""
-        return self.judge.findings.take() if self.judge is not None else {}
+        told = self.judge.findings.take() if self.judge is not None else {}
+        return told if self.children is None else self.children.take(told)

@@ -65,6 +65,8 @@ class CaptureHooks:
         self._watching: Watching | None = None
         self._last: pytest.Item | None = None
         """The test that has ended the session."""
+        self._latest: pytest.Item | None = None
+        """The last test that was looked at."""
         self._graphs_are_chosen = config.stash[SESSION].settings.graphs is not None
         self._graphs_are_asked_for = False
         self._listeners = config.stash.setdefault(LISTENERS, [])
@@ -75,12 +77,21 @@ class CaptureHooks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        """Look on while a phase of a test runs."""
+        """Look on while a test is set up, for the first time or again."""
+        __tracebackhide__ = True
+        if self._watching is not None:
+            self._watching.another_test_begins()
+        with self._looking_on(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Look on while a further phase of a test runs."""
         __tracebackhide__ = True
         with self._looking_on(item):
             return (yield)
 
-    pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+    pytest_runtest_teardown = pytest_runtest_call
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -93,8 +104,13 @@ class CaptureHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Report what was found in a test that has ended the session, of which nothing else is."""
+        """Report what was found in a test that has ended the session, of which nothing else is.
+
+        And what a child has found that has outlived its test.
+        """
         item = self._last
+        if item is None and self._watching is not None and self._watching.a_child_waits():
+            item = self._latest
         if item is None:
             return
         report = pytest.TestReport(
@@ -105,6 +121,11 @@ class CaptureHooks:
             item.ihook.pytest_runtest_logreport(report=report)
         if report.failed:
             fail_session(session)
+
+    def pytest_unconfigure(self) -> None:
+        """Listen no more to children that are still there."""
+        if self._watching is not None:
+            self._watching.close()
 
     def _tell(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Let a report carry what was found since the last one, and fail it for errors."""
@@ -126,12 +147,15 @@ class CaptureHooks:
         if not self._is_wanted(item):
             yield
             return
+        self._latest = item
 
         def look(failed: Failed) -> contextlib.AbstractContextManager[None]:
             asked = self._graphs_are_chosen or self._graphs_are_asked_for
             at_once = asked or captures_are_possible()
             later = None if at_once else after_captures_are_possible
-            return self._made().in_force(item.nodeid, later, failed)
+            watching = self._made()
+            watching.ask_children()
+            return watching.in_force(item.nodeid, later, failed)
 
         with from_torch_on("captured graphs were not looked at", look):
             try:

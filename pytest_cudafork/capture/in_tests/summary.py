@@ -62,6 +62,12 @@ class CaptureSummary:
         if self._gathered.elsewhere:
             elsewhere = count_of(self._gathered.elsewhere, "capture")
             lines.append(f"not looked at: {elsewhere} of other threads")
+        if self._gathered.replays_elsewhere:
+            replays = count_of(self._gathered.replays_elsewhere, "replay")
+            lines.append(
+                f"not looked at: {replays} in other threads, or of graphs that nobody looked at "
+                "when they were captured"
+            )
         if self._gathered.silenced:
             lines.append(f"silenced by comments: {self._gathered.silenced}")
         return lines

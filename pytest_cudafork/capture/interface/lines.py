@@ -20,6 +20,7 @@ _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 # Code without a file is generated, by dataclasses or torch, unless somebody typed it in.
 _TYPED_IN = ("<doctest ", "<ipython-input-", "<python-input-", "<stdin>")
 _GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__")
+_HANDLERS = ("__torch_function__", "__torch_dispatch__")
 _MOST_CODE = 8192
 _FROM_SOURCE = ("torch", "triton", "numpy")  # may lie in a checkout, with no site-packages above
 
@@ -56,7 +57,12 @@ _KNOWN: dict[int, tuple[CodeType, dict[int, str] | None]] = {}
 
 
 def line_of(frame: FrameType | None) -> str:
-    """The user's line in a running stack, from its innermost frame on; "" if it holds none."""
+    """The user's line in a running stack, from its innermost frame on; "" if it holds none.
+
+    All operators of a subclass of tensors, or under a mode, pass its handler: the line is the one
+    that calls the operator, if there is one.
+    """
+    of_handler = ""
     while frame is not None:
         code = frame.f_code
         known = _KNOWN.get(id(code))
@@ -69,9 +75,11 @@ def line_of(frame: FrameType | None) -> str:
             at = frame.f_lasti
             if at not in places:
                 places[at] = _place_in(code, at)
-            return places[at]
+            if code.co_name not in _HANDLERS:
+                return places[at]
+            of_handler = of_handler or places[at]
         frame = frame.f_back
-    return ""
+    return of_handler
 
 
 def _place_in(code: CodeType, at: int) -> str:

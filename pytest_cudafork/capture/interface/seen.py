@@ -10,15 +10,15 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
+from threading import local
 from typing import Any
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.interface.meanwhile import variable_set
+from pytest_cudafork.capture.interface.meanwhile import attribute_set, variable_set
 
 __tracebackhide__ = of_refusals
 
-_IN_FORCE: ContextVar[Watch | None] = ContextVar("cudafork_capture_watch", default=None)
 _RENEWED: ContextVar[frozenset[int]] = ContextVar("cudafork_inputs_renewed", default=frozenset())
 
 
@@ -102,8 +102,17 @@ class Listener:
     def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
         """Hear that it was replayed; with the error, if it raised one."""
 
+    def on_capture_elsewhere(self) -> None:
+        """Hear that another thread, over which there is no watch, begins to capture."""
+
     def on_replay_elsewhere(self, capture: SeenCapture) -> None:
         """Hear, in another thread or where nobody looks on, that a graph is about to be run."""
+
+    def on_unseen_replay(self) -> None:
+        """Hear of a replay that is not looked at while others are.
+
+        Another thread makes it, or nobody looked at the graph when it was captured.
+        """
 
     def takes_replay(self, capture: SeenCapture) -> bool:
         """Whether the listener stands in for this replay: True, and the graph is not run."""
@@ -135,10 +144,18 @@ class Watch:
         self._open: weakref.WeakKeyDictionary[Any, SeenCapture] = weakref.WeakKeyDictionary()
         self._known: weakref.WeakKeyDictionary[Any, SeenCapture] = weakref.WeakKeyDictionary()
         self._suspended = 0
+        self._threads = 0
+        """Over how many threads it is in force; it may be twice over one."""
 
-    def in_force(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
         """Hear of what this thread captures and replays, for the length of a ``with``."""
-        return variable_set(_IN_FORCE, self)
+        self._threads += 1
+        try:
+            with attribute_set(_HERE, "watch", self):
+                yield
+        finally:
+            self._threads -= 1
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
@@ -154,6 +171,11 @@ class Watch:
             if not self._suspended:
                 for each in self.listeners:
                     each.on_own_check()
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether it is over some thread now."""
+        return bool(self._threads)
 
     @property
     def hears(self) -> bool:
@@ -202,6 +224,8 @@ class Watch:
         """Run a graph once by *run*, and tell of it."""
         capture = self._known.get(graph) if self.hears else None
         if capture is None:
+            if self.hears:
+                self._tell_of_unseen_replay()
             run()
             return
         for each in self.listeners:
@@ -219,12 +243,24 @@ class Watch:
             for each in reversed(self.listeners):
                 each.on_replay_end(capture, error)
 
+    def captured_elsewhere(self) -> None:
+        """Tell that a thread over which there is no watch begins to capture."""
+        for each in self.listeners:
+            each.on_capture_elsewhere()
+
     def replayed_elsewhere(self, graph: Any) -> None:
         """Tell that a graph is about to be run by a thread over which there is no watch."""
         capture = self._known.get(graph)
-        if capture is not None:
-            for each in self.listeners:
-                each.on_replay_elsewhere(capture)
+        if capture is None:
+            return
+        for each in self.listeners:
+            each.on_replay_elsewhere(capture)
+        if self.is_in_force:
+            self._tell_of_unseen_replay()
+
+    def _tell_of_unseen_replay(self) -> None:
+        for each in self.listeners:
+            each.on_unseen_replay()
 
     def reset(self, graph: Any) -> None:
         """Tell that a graph was let go of."""
@@ -241,6 +277,19 @@ class Watch:
                 each.on_host_copy(tensor)
 
 
+class _Here(local):
+    """What is in force over each thread.
+
+    No variable of contexts: a thread may be given a copy of another one's (``asyncio.to_thread``),
+    and the operators of that thread are not seen.
+    """
+
+    watch: Watch | None = None
+
+
+_HERE = _Here()
+
+
 def inputs_renewed_at(addresses: Iterable[int]) -> contextlib.AbstractContextManager[None]:
     """Say of captures that begin meanwhile where inputs lie that are renewed before each replay."""
     return variable_set(_RENEWED, frozenset(addresses))
@@ -248,7 +297,7 @@ def inputs_renewed_at(addresses: Iterable[int]) -> contextlib.AbstractContextMan
 
 def replay_seen(graph: Any, run: Callable[[], None], seen_by: Watch | None) -> None:
     """Run a graph by *run*, and tell the watch over this thread, else the one that saw it made."""
-    watch = _IN_FORCE.get()
+    watch = _HERE.watch
     if watch is not None:
         watch.replay(graph, run)
         return
@@ -259,17 +308,17 @@ def replay_seen(graph: Any, run: Callable[[], None], seen_by: Watch | None) -> N
 
 def reset_seen(graph: Any) -> None:
     """Tell the watch over this thread that a graph is let go of."""
-    watch = _IN_FORCE.get()
+    watch = _HERE.watch
     if watch is not None:
         watch.reset(graph)
 
 
 def watch_in_force() -> Watch | None:
     """Return the watch over this thread; None: nobody listens."""
-    return _IN_FORCE.get()
+    return _HERE.watch
 
 
 def suspended() -> contextlib.AbstractContextManager[None]:
     """Let nobody hear of what a check of this plugin captures, for the length of a ``with``."""
-    watch = _IN_FORCE.get()
+    watch = _HERE.watch
     return contextlib.nullcontext() if watch is None else watch.suspended()

@@ -78,7 +78,9 @@ class Findings:
     def __init__(self) -> None:
         self._said: set[tuple[str, ...]] = set()
         self.heard: Callable[[], object] = _nothing
-        """Called for each finding that is new; the next ``take`` has it."""
+        """Called for each finding that is new, and after each event; the next ``take`` has it."""
+        self.in_replay = False
+        """Whether a replay is under way, of which it is not known whether it raises."""
         self._begin()
 
     def _begin(self) -> None:
@@ -89,7 +91,7 @@ class Findings:
         self._raised: set[tuple[str, ...]] = set()
         self._not_judged: Counter[str] = Counter()
         self._judged = 0
-        self._captures = self._replays = self._elsewhere = 0
+        self._captures = self._replays = self._elsewhere = self._replays_elsewhere = 0
         self._backends: set[str] = set()
 
     def saw_capture(self, backend: str) -> None:
@@ -100,6 +102,12 @@ class Findings:
     def saw_elsewhere(self) -> None:
         """Count a capture of another thread, which is not looked at."""
         self._elsewhere += 1
+        self.heard()
+
+    def saw_replay_elsewhere(self) -> None:
+        """Count a replay of another thread, or of a graph whose capture nobody saw."""
+        self._replays_elsewhere += 1
+        self.heard()
 
     def saw_replay(self, backend: str) -> None:
         """Count a replay of such a graph."""
@@ -124,10 +132,16 @@ class Findings:
     def replay_begins(self) -> None:
         """Take what is found from here on as found of one replay."""
         self._of_replay.clear()
+        self.in_replay = True
 
     def replay_raised(self) -> None:
         """Note that the replay was refused: what was found of it counts if the test fails."""
         self._raised.update(self._of_replay)
+
+    def event_ends(self) -> None:
+        """Note that a capture or a replay is over, and all is said of it."""
+        self.in_replay = False
+        self.heard()
 
     def judged(self) -> None:
         """Count a value of which could be said whether it is out of date."""
@@ -147,6 +161,7 @@ class Findings:
             "judged": self._judged,
             "silenced": self._silenced,
             "elsewhere": self._elsewhere,
+            "replays_elsewhere": self._replays_elsewhere,
         }
         told: dict[str, Any] = {name: each for name, each in found.items() if each}
         if self._backends:

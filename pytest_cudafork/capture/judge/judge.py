@@ -46,6 +46,7 @@ class Judge(Listener):
             self._stale.captured(capture)
             self._pool.captured(capture)
             await_results(capture, self._history, self.findings)
+        self.findings.event_ends()
 
     def on_replay_begin(self, capture: SeenCapture) -> None:
         """Judge what the graph is about to read."""
@@ -55,7 +56,9 @@ class Judge(Listener):
         self.findings.replay_begins()
         with self._beside_the_test(capture):
             check_work(capture, self.findings)
+            check_filled(capture, self.findings)  # of a shared fixture, each test is told
             check_there(capture, self.findings)
+            self._pool.begins(capture)
             self._stale.replayed(capture)
             check_warm_up(capture, self.findings)
             self._rows.replayed(capture)
@@ -66,12 +69,25 @@ class Judge(Listener):
         """Judge what the graph has done."""
         if failed is not None:
             self.findings.replay_raised()
-        if capture.uses is None or failed is not None:
-            return
-        with self._beside_the_test(capture):
-            self._random.ends(capture)
-            self._pool.replayed(capture)
-            self._rows.ends(capture)
+        if capture.uses is not None and failed is None:
+            with self._beside_the_test(capture):
+                self._random.ends(capture)
+                self._pool.replayed(capture)
+                self._rows.ends(capture)
+        self.findings.event_ends()
+
+    def on_capture_elsewhere(self) -> None:
+        """Count it."""
+        self.findings.saw_elsewhere()
+
+    def on_replay_elsewhere(self, capture: SeenCapture) -> None:
+        """Know that its results are its own again, if another graph had overwritten them."""
+        if capture.uses is not None:
+            self._pool.recomputed(capture)
+
+    def on_unseen_replay(self) -> None:
+        """Count a replay that cannot be judged: nobody has seen what led to it."""
+        self.findings.saw_replay_elsewhere()
 
     @contextlib.contextmanager
     def _beside_the_test(self, capture: SeenCapture) -> Iterator[None]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.memory import Memory
-from pytest_cudafork.capture.record.uses import GraphUses
+from pytest_cudafork.capture.record.uses import GraphUses, Named
 
 _PAST_THE_DISPATCHER = (
     "cupy",
@@ -105,15 +104,14 @@ def _lost(uses: GraphUses, memory: Memory, where: str) -> GraphFinding | None:
         return _gone(memory, where, "was freed")
     if storage.data_ptr() != memory.pointer:
         return _gone(memory, where, "was moved, by a resize,")
-    reference, named = uses.named.get(memory, (_no_tensor, ""))
-    tensor = reference()
-    if tensor is None or tensor.untyped_storage().data_ptr() == memory.pointer:
+    named = next((each for each in uses.named.get(memory, ()) if _has_moved(each, memory)), None)
+    if named is None:
         return None
     return GraphFinding(
         "moved-input",
         Level.ERROR,
         f"the tensor {memory.text} that the graph read was given other memory since the capture",
-        (("read by the graph at", named), ("its memory was last written at", memory.where)),
+        (("read by the graph at", named.where), ("its memory was last written at", memory.where)),
         "a graph holds the address that the tensor had when it was captured, so what the tensor "
         "holds now does not reach it",
         "change it in place (copy_) instead of assigning to .data, or capture anew",
@@ -144,5 +142,12 @@ def _never_filled(memory: Memory, where: str) -> GraphFinding:
     )
 
 
-def _no_tensor() -> Any:
-    return None
+def _has_moved(named: Named, memory: Memory) -> bool:
+    tensor = named.tensor()
+    if tensor is None:
+        return False
+    try:
+        is_there = tensor.untyped_storage().data_ptr() == memory.pointer
+    except (RuntimeError, NotImplementedError):  # it has no memory, or holds others that have
+        return True
+    return not is_there or tensor.storage_offset() != named.offset

@@ -194,7 +194,10 @@ class StaleData:
             if kept is not None and kept[0] == memory.version:
                 with silently():
                     if not torch.equal(kept[1], memory.bytes()):
-                        raise CannotTellError("its memory was written past torch's operators")
+                        raise CannotTellError(
+                            "its memory was written past torch's operators, by another thread, or "
+                            "while nobody looked"
+                        )
             differs = difference(memory, write, stale.use.parts, again)
             if not differs:
                 assert write.part is not None, "what can be computed again covers a part"
@@ -236,7 +239,10 @@ class StaleData:
         memory, write, capture = stale.memory, stale.write, stale.capture
         cause, how = (stale.seen or stale.unseen)[-1], "input changed at"
         if not stale.seen:
-            how = "input changed, past torch's operators, since"
+            how = (
+                "input changed unseen (past torch's operators, by another thread, or while nobody "
+                "looked) since"
+            )
         at, when = write.operation.at, "after the capture"
         if at <= capture.uses.at:
             when = "before the capture"

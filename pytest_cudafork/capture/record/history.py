@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -58,6 +59,7 @@ class History:
         missed: whether recording began in the midst of a test, after work that nobody saw.
         host: numbers that the host has read from tensors, the latest ones.
         spoiled: results of graphs that were overwritten, each with what is told when it is read.
+        told: those of them of which it was told in this test.
         uncomputed: results of graphs that no replay has computed yet.
         numbers: those of the host among arguments, by line.
         later: for lines that are watched, when they ran since, and what they read then.
@@ -74,6 +76,7 @@ class History:
         self.missed = False
         self.host: HostReads = HostReads()
         self.spoiled: dict[Memory, Callable[[str], None]] = {}
+        self.told: weakref.WeakSet[Memory] = weakref.WeakSet()
         self.uncomputed = Uncomputed(self.memories)
         self.numbers = LineNumbers()
         self.later: dict[str, deque[tuple[int, set[Memory]]]] = {}
@@ -270,11 +273,21 @@ class History:
             if memory is None or memory not in self.spoiled:
                 continue
             if written is None or written.reads:
-                self.spoiled.pop(memory)(self.line())
+                self.tell_of_read(memory)
             elif tensor.nbytes >= memory.nbytes:
                 anew.append(memory)
         for memory in anew:
             self.spoiled.pop(memory, None)
+
+    def tell_of_read(self, memory: Memory, where: str = "") -> None:
+        """Tell of memory that is read, if another graph has overwritten it: once in a test.
+
+        It is read by the line at work if ``where`` does not say.
+        """
+        tell = self.spoiled.get(memory)
+        if tell is not None and memory not in self.told:
+            self.told.add(memory)
+            tell(where or self.line())
 
     def changed(self, tensor: Tensor, where: str) -> None:
         """Note that something wrote a tensor, and nothing of how."""
@@ -320,9 +333,10 @@ class History:
         if kind is Kind.EMPTY:
             memory.filled, memory.where = 0, self.line()
             memory.allocated = memory.where
-        elif memory.writes:
-            return
         else:
+            memory.where = memory.where or self.line()
+            if memory.writes:
+                return
             self.keep(memory, result)
         if self.uses is not None:
             self.uses.owns(memory)
@@ -415,8 +429,7 @@ class History:
         if memory not in uses.reads:
             uses.reads[memory] = Use(self.line())
             self._pin(memory)
-            if tensor._base is None:
-                uses.name(memory, tensor, uses.reads[memory].where)
+        uses.name(memory, tensor, self.line)
         uses.reads[memory].add(read.part)
 
     def _pin(self, memory: Memory) -> None:

@@ -118,10 +118,10 @@ class HistoryMode(ObservingMode, SeesHostWork):
             if known.name not in RESHAPED:
                 uses.took(args)
             source = args[0] if args else None
-            if isinstance(source, Tensor) and source._base is None:
+            if isinstance(source, Tensor):
                 memory = history.memories.of(source)
-                if memory is not None:
-                    uses.name(memory, source, history.line())
+                if memory is not None and memory.owner is not uses:
+                    uses.name(memory, source, history.line)
             if known.traits.composite and isinstance(result, Tensor):
                 history.copied(known, args, kwargs, result)
         return result

@@ -95,8 +95,13 @@ class Recorder(Listener):
         stack.enter_context(self._launches.noted(self._failed))
 
     def another_test_begins(self) -> None:
-        """Forget what lines did in the test before: its numbers and runs are none of this one's."""
+        """Forget what lines did in the test before: its numbers and runs are none of this one's.
+
+        What is still wrong is told of this one, too.
+        """
         history = self.history
+        history.told.clear()
+        history.uncomputed.another_test_begins()
         history.host.clear()
         history.latest.clear()
         history.numbers.forget_runs()
@@ -183,7 +188,12 @@ class Recorder(Listener):
     def on_host_copy(self, tensor: Any) -> None:
         """Note that the host takes values, which no operator says of a stand-in's tensor."""
         history = self.history
-        if not history.paused and history.uncomputed.waits:
+        if history.paused:
+            return
+        memory = history.memories.get(tensor)
+        if memory is not None:
+            history.tell_of_read(memory)
+        if history.uncomputed.waits:
             history.uncomputed.host_reads(tensor, history.line)
 
     def on_own_check_begin(self) -> None:

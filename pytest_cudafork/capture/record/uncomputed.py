@@ -46,23 +46,36 @@ class Uncomputed:
         self._left = 0
         self._memories = memories
         self._found: weakref.WeakKeyDictionary[Memory, _Unknown] = weakref.WeakKeyDictionary()
+        self._told: weakref.WeakKeyDictionary[Memory, tuple[_Unknown, int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """Those of which it was told in this test, with the version of their memory then."""
 
     def add(self, memory: Memory, tell: Tell) -> None:
         """Follow memory that a replay has yet to fill."""
         self._found[memory] = _Unknown(tell, "")
         self.waits, self._left = True, _MOST_OPERATORS
 
+    def another_test_begins(self) -> None:
+        """Tell of this one, too, what is still so: none may pass because another one has failed."""
+        for memory, (known, version) in list(self._told.items()):
+            if memory.version == version:
+                self.add(memory, known.tell)
+        self._told.clear()
+
     def filled(self, memory: Memory) -> None:
         """Note that something has written memory, whatever it was."""
+        self._told.pop(memory, None)
         if self.waits:
             self._found.pop(memory, None)
             self.waits = bool(self._found)
 
     def host_reads(self, tensor: Tensor, line: Callable[[], str]) -> None:
-        """Tell of a tensor whose values the host takes, once."""
+        """Tell of a tensor whose values the host takes, once in a test."""
         memory = self._memories.get(tensor)
         known = None if memory is None else self._found.pop(memory, None)
-        if known is not None:
+        if memory is not None and known is not None:
+            self._told[memory] = known, memory.version
             where = line()
             known.tell(known.taken or where, where)
 

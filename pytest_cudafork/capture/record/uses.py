@@ -14,6 +14,7 @@ from pytest_cudafork.capture.record.numbers import LISTS, NUMBERS, Call
 from pytest_cudafork.capture.record.optimizers import OptimizerStep
 
 _MOST_PARTS = 64
+_MOST_NAMES = 64
 _MOST_READS = 512
 _MOST_READING_LINES = 128
 
@@ -52,6 +53,14 @@ class Unfilled(NamedTuple):
     where: str
     filled: int  # elements that were written by then
     read: int  # elements that are read
+
+
+class Named(NamedTuple):
+    """A tensor by which user code knows memory that a graph reads."""
+
+    tensor: WeakTensor
+    where: str  # the line of the read
+    offset: int  # of its first element in its storage, at the capture
 
 
 class HostNumber(NamedTuple):
@@ -111,7 +120,8 @@ class GraphUses:
         draws: how many of them draw random numbers.
         numbers: numbers among their arguments.
         host: those of them that the host had read from tensors.
-        named: a tensor for memory that it reads, by which user code knows it.
+        named: tensors by which user code knows memory that it reads, each with the line that reads
+            it, and with its offset then.
         unfilled: reads of what nothing had filled.
         places: memory from outside whose values say where the graph writes, with the line.
         began: the event at which the run before the capture began; 0: it is not known.
@@ -134,7 +144,7 @@ class GraphUses:
         self.work = self.draws = 0
         self.numbers: set[int | float | complex] = set()
         self.host: list[HostNumber] = []
-        self.named: dict[Memory, tuple[WeakTensor, str]] = {}
+        self.named: dict[Memory, list[Named]] = {}
         self.unfilled: list[Unfilled] = []
         self.places: dict[Memory, str] = {}
         self.began = 0
@@ -158,10 +168,14 @@ class GraphUses:
             elif kind in LISTS:
                 self.took(each)
 
-    def name(self, memory: Memory, tensor: Tensor, where: str) -> None:
-        """Note by which tensor user code knows memory that the graph reads."""
-        if tensor.dim() and memory not in self.named:
-            self.named[memory] = WeakTensor(tensor), where
+    def name(self, memory: Memory, tensor: Tensor, line: Callable[[], str]) -> None:
+        """Note by which tensor user code may know memory that the graph reads."""
+        if not tensor.dim():
+            return
+        known = self.named.setdefault(memory, [])
+        known[:] = [each for each in known if each.tensor() is not None]
+        if len(known) < _MOST_NAMES and all(each.tensor() is not tensor for each in known):
+            known.append(Named(WeakTensor(tensor), line(), tensor.storage_offset()))
 
     def owns(self, memory: Memory) -> None:
         """Note memory that was handed out within the capture."""

@@ -73,8 +73,9 @@ class ReplayAudit:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Let the report of the call say what the replays came to."""
         report = yield
-        if call.when == "call" and self.replays.counted.replays:
-            report.user_properties.append((PROPERTY, self.replays.counted.text()))
+        counted = self.replays.counted
+        if call.when == "call" and (counted.replays or counted.elsewhere):
+            report.user_properties.append((PROPERTY, counted.text()))
         return report
 
     @pytest.hookimpl(tryfirst=True)
@@ -105,6 +106,8 @@ class ReplayAudit:
         """Run a test once or twice more; return what is to be said of it."""
         from pytest_cudafork.capture.rerun.child import run_again
 
+        if not counted.replays:
+            return verdict.sentence(counted, {})
         option = self._config.option
         if getattr(option, "usepdb", False) or getattr(option, "trace", False):
             return verdict.not_judged(

@@ -70,6 +70,14 @@ class Replays(Listener):
             kept = self._inputs.get(capture, [])
             self._counted = self._counted._replace(changes=_differ(kept))
 
+    def on_capture_elsewhere(self) -> None:
+        """Count what cannot be spoiled."""
+        self._counted = self._counted._replace(elsewhere=self._counted.elsewhere + 1)
+
+    def on_unseen_replay(self) -> None:
+        """Count what cannot be spoiled."""
+        self.on_capture_elsewhere()
+
     def takes_replay(self, capture: SeenCapture) -> bool:
         """Poison what the graph would write, and do nothing else, if that is the order."""
         if self._order.how != IDLE:

@@ -38,16 +38,20 @@ class Counted(NamedTuple):
         replays: how many there were.
         spoiled: how many of them were; without an order, none.
         changes: whether the test changes an input of a graph between its capture and a replay.
+        elsewhere: how many captures and replays there were that nobody looked at, as other threads
+            made them, or replays of such graphs: these replays cannot be spoiled.
 
     """
 
     replays: int = 0
     spoiled: int = 0
     changes: bool = False
+    elsewhere: int = 0
 
     def text(self) -> str:
         """Return it as the value of a report's property."""
-        return f"{self.replays} {self.spoiled} {int(self.changes)}"
+        numbers = [self.replays, self.spoiled, int(self.changes)]
+        return " ".join(map(str, [*numbers, self.elsewhere] if self.elsewhere else numbers))
 
     @classmethod
     def read(cls, text: str) -> Counted:
@@ -57,5 +61,6 @@ class Counted(NamedTuple):
             ValueError: it says something else.
 
         """
-        replays, spoiled, changes = (int(part) for part in text.split())
-        return cls(replays, spoiled, bool(changes))
+        replays, spoiled, changes, *more = (int(part) for part in text.split())
+        (elsewhere,) = more or [0]
+        return cls(replays, spoiled, bool(changes), elsewhere)

@@ -18,6 +18,10 @@ NOTICES = "notices"
 
 _NOTHING = "checks nothing: "
 _NOT_JUDGED = "not judged: "
+_ELSEWHERE = (
+    "other threads than that of the test capture or replay graphs, or their capture was not looked "
+    "at: such replays cannot be spoiled"
+)
 
 
 class Again(NamedTuple):
@@ -39,6 +43,14 @@ def sentence(counted: Counted, runs: dict[str, Again]) -> str:
         runs: its other runs, by how replays were spoiled.
 
     """
+    if not counted.replays:
+        return not_judged(_ELSEWHERE)
+    said = _of_runs(counted, runs)
+    accused = said.startswith(_NOTHING)
+    return not_judged(_ELSEWHERE) if accused and counted.elsewhere else said
+
+
+def _of_runs(counted: Counted, runs: dict[str, Again]) -> str:
     one = counted.replays == 1
     replays = "its replay does" if one else f"its {counted.replays} replays do"
     written = f"what {'it' if one else 'they'} would write is poisoned"

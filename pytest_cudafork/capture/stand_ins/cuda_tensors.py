@@ -35,6 +35,7 @@ from pytest_cudafork.capture.stand_ins.host_copies import (
     check_in_place,
     is_host_mask,
     refuse_index,
+    tell_of_host_copy,
 )
 from pytest_cudafork.capture.stand_ins.mixed_places import check_places
 from pytest_cudafork.capture.stand_ins.storages import KNOWN, storage_of
@@ -74,6 +75,7 @@ class CudaTensors(Places):
     def __init__(self) -> None:
         super().__init__()
         self._plain_to, self._plain_copy = Tensor.to, Tensor.copy_
+        self._plain_tolist = Tensor.tolist
         self._asked: dict[Any, Callable[[Tensor], Any]] = {
             Tensor.device.__get__: self._device,
             Tensor.is_cuda.__get__: lambda tensor: KNOWN.index_of(tensor) is not None,
@@ -135,6 +137,8 @@ class CudaTensors(Places):
         if ask is not None:
             ours = _is_ours(sys._getframe(1).f_globals)
             return func(*args, **kwargs) if ours else ask(args[0])
+        if func is self._plain_tolist and KNOWN.index_of(args[0]) is not None:
+            tell_of_host_copy(args[0])
         # Within a capture some methods are replaced, and torch says what stands in their place.
         move = self._moves.get(_plain(func))
         if move is not None:

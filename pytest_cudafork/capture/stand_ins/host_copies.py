@@ -34,9 +34,8 @@ def check_copy(
     """
     mode = current_capture()
     if mode is None:
-        watch = watch_in_force()
-        if to_host and watch is not None:
-            watch.host_copies(source)
+        if to_host:
+            tell_of_host_copy(source)
         return
     if not source.numel():
         return
@@ -53,6 +52,13 @@ def check_copy(
         mode.refusals.sync(f"{call} of a tensor on the device to the host")
     if not pinned:
         mode.refusals.host_data(f"{call} of a tensor on the host")
+
+
+def tell_of_host_copy(source: Tensor) -> None:
+    """Tell who listens that the host is about to take the values of a tensor of the device."""
+    watch = watch_in_force()
+    if watch is not None:
+        watch.host_copies(source)
 
 
 def check_copies(targets: Any, sources: Any, non_blocking: bool = False) -> None:

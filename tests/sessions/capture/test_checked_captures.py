@@ -158,6 +158,165 @@ def assert_told_to_other_programs(pytester: pytest.Pytester) -> None:
     assert not any("test_captures_nothing" in line for line in told)
 
 
+IN_CHILDREN = """
+import multiprocessing, os, pytest
+from runner import Runner
+
+def starts(lengths):
+    return lengths.cumsum(0)  # the plan
+
+def run():
+    Runner(starts)([4, 5, 6])
+
+def test_fork(run_forked):
+    run_forked(run)
+
+def test_multiprocessing():
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join()
+
+def test_replayed_in_a_child(run_forked):
+    run_forked(Runner(starts), [4, 5, 6])
+
+@pytest.mark.isolated(method="fork")
+def test_child_of_an_isolated_test(run_forked):
+    run_forked(run)
+
+def test_correct_in_a_child(run_forked):
+    run_forked(Runner(starts), [1, 2, 3])
+
+@pytest.fixture(scope="module")
+def waiting():
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.read(read, 1)
+        run()
+        os._exit(0)
+    yield pid, write
+
+def test_that_starts_one(waiting):
+    pass
+
+def test_that_lets_it_run(waiting):
+    pid, write = waiting
+    os.write(write, b"x")
+    os.waitpid(pid, 0)
+
+@pytest.mark.check_captures(False)
+def test_left_alone(run_forked):
+    run_forked(run)
+"""
+
+
+def test_what_forked_children_of_a_test_find_fails_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(runner=RUNNER, test_them=IN_CHILDREN)
+    options = ("--cuda-fork-captures", "--cuda-fork-graphs=software", "-v")
+    result = run_session(pytester, *options)
+    assert_no_crash(result)
+    failed = {name for name, outcome in outcomes(result).items() if outcome == "FAILED"}
+    assert failed == {
+        "test_fork", "test_multiprocessing", "test_replayed_in_a_child",
+        "test_child_of_an_isolated_test", "test_that_lets_it_run",
+    }  # fmt: skip
+    for line in ("# the plan", "# the read", "# the change"):
+        assert line in failure(result, "test_multiprocessing")
+    late = " ".join(failure(result, "test_that_lets_it_run").split())
+    assert "(in a process that test_them.py::test_that_starts_one has started)" in late
+    result.stdout.fnmatch_lines(["looked at: 6 captures, 6 replays"])
+
+
+TWICE = """
+import pytest, torch
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    runtestprotocol(item, nextitem=item)
+    runtestprotocol(item, nextitem=nextitem)
+    return True
+"""
+
+SHARED = """
+import pytest, torch
+
+@pytest.fixture(scope="module")
+def results():
+    x, pool = torch.ones(3), torch.cuda.graph_pool_handle()
+    graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+    with torch.cuda.graph(graphs[0], pool=pool):
+        x * 2 + 1
+    with torch.cuda.graph(graphs[1], pool=pool):
+        overwritten = x * 3
+    with torch.cuda.graph(graphs[2], pool=pool):
+        early = x * 4
+    graphs[1].replay()
+    graphs[0].replay()
+    yield overwritten, early
+    x.zero_()
+
+def test_reads_what_is_overwritten(results):
+    results[0].sum()
+
+def test_reads_what_is_not_computed(results):
+    results[1].sum().item()
+"""
+
+
+def test_what_is_wrong_with_a_shared_result_fails_a_test_that_is_run_again(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(TWICE)
+    pytester.makepyfile(test_them=SHARED)
+    result = run_session(pytester, "--cuda-fork-captures", "--cuda-fork-graphs=software")
+    assert_no_crash(result)
+    result.assert_outcomes(failed=4)
+
+
+IN_THREADS = """
+import pytest
+from concurrent.futures import ThreadPoolExecutor
+from runner import Runner
+
+def starts(lengths):
+    return lengths.cumsum(0)
+
+@pytest.fixture(scope="module")
+def shared():
+    return Runner(starts)
+
+def test_replays_in_a_thread():
+    runner = Runner(starts)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(runner, [4, 5, 6]).result()
+
+def test_replays_what_a_thread_has_captured():
+    with ThreadPoolExecutor(1) as other:
+        runner = other.submit(Runner, starts).result()
+    runner([4, 5, 6])
+
+@pytest.mark.check_captures(False)
+def test_left_alone(shared):
+    shared([4, 5, 6])
+"""
+
+
+def test_replays_that_were_not_looked_at_are_said(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(runner=RUNNER, test_them=IN_THREADS)
+    result = run_session(pytester, "--cuda-fork-captures", "--cuda-fork-graphs=software")
+    assert_no_crash(result)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "looked at: 1 capture, 0 replays",
+            "not looked at: 1 capture of other threads",
+            "not looked at: 2 replays in other threads, or of graphs that nobody looked at *",
+        ]
+    )
+
+
 MARKED = """
 import pytest
 from runner import Runner

@@ -19,6 +19,7 @@ UNSEEN_GRAPHS = {
     "not_judged": {"no rule": 1},
     "silenced": 0,
     "elsewhere": 2,
+    "replays_elsewhere": 3,
 }
 
 
@@ -77,6 +78,7 @@ UNSEEN: dict[str, tuple[dict[str, Any], str]] = {
     "capture": ({"captures": [sessions.capture(verdict="not judged")]}, "1 checked capture could"),
     "graph": ({"captured_graphs": UNSEEN_GRAPHS}, "1 value not judged: no rule"),
     "other threads": ({"captured_graphs": UNSEEN_GRAPHS}, "2 captures of other threads"),
+    "replays of other threads": ({"captured_graphs": UNSEEN_GRAPHS}, "3 replays in other threads"),
     "replay": (
         {"replay_audit": {"audited": 1, "cannot_fail": [], "not_judged": [{}]}},
         "replay audit: 1 test not judged",
@@ -98,7 +100,8 @@ def test_a_session_of_which_something_was_not_seen_is_not_simply_good(kind: str)
 
 def test_what_a_baseline_accepts_and_what_was_expected_to_raise_is_not_wrong() -> None:
     accepted = sessions.check(findings=[sessions.finding(accepted=True)])
-    graphs = {**UNSEEN_GRAPHS, "not_judged": {}, "elsewhere": 0, "errors": [{"fails": False}]}
+    graphs = {**UNSEEN_GRAPHS, "not_judged": {}, "elsewhere": 0, "replays_elsewhere": 0,
+              "errors": [{"fails": False}]}  # fmt: skip
     made = sessions.document(check=accepted, captured_graphs=graphs)
     assert verdict_of(made).state == GOOD
 

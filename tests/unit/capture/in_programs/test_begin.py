@@ -120,6 +120,14 @@ def test_a_capture_of_another_thread_is_said_to_be_unseen_once(program: _Program
     assert program.found == [{"elsewhere": True}]
 
 
+def test_a_replay_of_another_thread_is_said_to_be_unseen(program: _Program) -> None:
+    _, graph = stale()
+    thread = threading.Thread(target=graph.replay)
+    thread.start()
+    thread.join()
+    assert {"elsewhere": True} in program.found
+
+
 def test_torch_that_is_executed_again_changes_nothing(program: _Program) -> None:
     before = program.captures._watching
     program.captures._enter(torch)

@@ -23,7 +23,8 @@ def test_a_finding_of_several_tests_is_one_with_their_names() -> None:
     for test in ("t::a", "t::b", "t::a"):
         error = finding("a.py:1", raised=False)
         told = {"errors": [error], "suspicions": [finding("a.py:2")], "captures": 1, "replays": 2,
-                "judged": 4, "not_judged": {"gone": 1}, "silenced": 1}  # fmt: skip
+                "judged": 4, "not_judged": {"gone": 1}, "silenced": 1,
+                "replays_elsewhere": 1}  # fmt: skip
         gathered.add(report(test, told, failed=True))
     content = gathered.content(looked=False)
     assert content == {
@@ -35,6 +36,7 @@ def test_a_finding_of_several_tests_is_one_with_their_names() -> None:
         "not_judged": {"gone": 3},
         "silenced": 3,
         "elsewhere": 0,
+        "replays_elsewhere": 3,
     }
 
 

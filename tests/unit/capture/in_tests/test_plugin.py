@@ -130,6 +130,27 @@ def test_what_was_found_in_a_test_that_ends_the_session_is_reported(
     assert session.exitstatus == (1 if found == "errors" else 0)
 
 
+def test_what_a_child_has_found_that_outlived_the_last_test_is_reported() -> None:
+    made, told = hooks("check"), list[pytest.TestReport]()
+    test: Any = item()
+    test.keywords = {}
+    test.ihook = SimpleNamespace(pytest_runtest_logreport=lambda report: told.append(report))
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    run(made.pytest_runtest_call(test))
+    made.pytest_sessionfinish(session)
+    assert told == []
+    findings = {"errors": [{**ERROR, "raised": False}]}
+    waits = SimpleNamespace(
+        a_child_waits=lambda: True, take=lambda: findings, close=lambda: told.clear()
+    )
+    made._watching = cast(Any, waits)
+    made.pytest_sessionfinish(session)
+    assert [report.outcome for report in told] == ["failed"]
+    assert session.exitstatus == 1
+    made.pytest_unconfigure()
+    assert told == []
+
+
 def test_an_error_fails_the_report_and_a_suspicion_does_not() -> None:
     failed = reported({"errors": [{**ERROR, "raised": False}]})
     assert failed.failed

@@ -89,3 +89,14 @@ def test_captures_of_other_threads_are_not_looked_at() -> None:
         "looked at: 2 captures, 1 replay",
         "not looked at: 2 captures of other threads",
     ]
+
+
+def test_replays_of_other_threads_are_not_looked_at() -> None:
+    summary = CaptureSummary(counts=True)
+    told = {"captures": 1, "replays": 0, "replays_elsewhere": 2}
+    summary.pytest_runtest_logreport(report("t::a", told))
+    assert summary.lines(verbose=False) == [
+        "looked at: 1 capture, 0 replays",
+        "not looked at: 2 replays in other threads, or of graphs that nobody looked at when they "
+        "were captured",
+    ]

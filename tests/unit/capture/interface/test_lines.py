@@ -24,6 +24,7 @@ from pytest_cudafork.capture.interface.lines import (  # noqa: E402
     line_of,
     shown,
 )
+from pytest_cudafork.capture.story.findings import source_of  # noqa: E402
 
 
 def test_a_line_of_an_installed_file_is_not_read_from_the_current_directory(
@@ -131,3 +132,35 @@ def test_lines_that_are_asked_for_often_are_those_of_the_user(
     made = {"line_at_work": line_at_work}
     exec(compile("where = line_at_work()", "<frozen of no file>", "exec"), made)
     assert str(made["where"]).startswith(__file__)
+
+
+class Passing(torch.Tensor):  # type: ignore[misc, name-defined, unused-ignore]
+    """A subclass of a user's, whose handler does as torch would."""
+
+    where = ""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.where = line_at_work()
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_the_line_of_a_handler_is_the_one_that_calls_the_operator() -> None:
+    tensor = torch.ones(2).as_subclass(Passing)
+    _ = tensor + 1  # the call
+    assert source_of(Passing.where).endswith("# the call")
+
+
+class Alone:
+    """Stands for a frame that nobody has called."""
+
+    f_back = None
+
+    def __init__(self, code: Any) -> None:
+        self.f_code, self.f_lasti = code.replace(co_name="__torch_dispatch__"), 0
+
+
+def test_a_handler_that_no_line_calls_is_told_by_its_own() -> None:
+    code = test_a_handler_that_no_line_calls_is_told_by_its_own.__code__
+    frame: Any = Alone(code)
+    assert line_of(frame) == f"{__file__}:{code.co_firstlineno}"

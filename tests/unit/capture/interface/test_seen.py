@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -166,3 +168,13 @@ def test_a_gpu_is_waited_for(monkeypatch: pytest.MonkeyPatch, backend: str, wait
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(None))
     SeenCapture(1, backend, "").wait()
     assert len(waited) == waits
+
+
+def test_a_watch_is_over_its_thread_in_any_context_and_over_no_other_thread() -> None:
+    watch = Watch([])
+    with watch.in_force(), ThreadPoolExecutor(1) as other:
+        assert watch.is_in_force
+        assert contextvars.Context().run(watch_in_force) is watch
+        copied = contextvars.copy_context()
+        assert other.submit(copied.run, watch_in_force).result() is None
+    assert not watch.is_in_force

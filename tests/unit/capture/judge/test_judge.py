@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.judge import judge  # noqa: E402
+from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 
@@ -47,6 +50,36 @@ def test_captures_of_our_own_checks_are_none_of_its_business() -> None:
     with looking() as look, look.watching.watch.suspended(), pytest.raises(AssertionError):
         look.capture(lambda: torch.empty(3) + 1)
     assert look.watching.take() == {}
+
+
+def test_a_graph_of_a_shared_fixture_that_reads_what_nothing_has_filled_fails_each_test() -> None:
+    with looking() as look:
+        captured = look.capture(lambda: torch.empty(3) + 1)
+        captured.replay()
+        assert look.kinds() == ["unfilled-read"]
+        with look.watching.in_force("the next test"):
+            captured.replay()
+            assert look.kinds() == ["unfilled-read"]
+
+
+def test_a_replay_that_cannot_be_judged_is_counted() -> None:
+    """Of another thread, and of a graph that another thread has captured."""
+    with looking() as look:
+        mine = look.capture(lambda: torch.zeros(3) + 1)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(mine.replay).result()
+            theirs = graphs.CUDAGraph()
+            other.submit(capture_with, theirs).result()
+        theirs.replay()
+        told = look.watching.take()
+    mine.replay()  # while nobody looks
+    assert (told["replays"], told["replays_elsewhere"], told["elsewhere"]) == (0, 2, 1)
+    assert look.watching.take() == {}
+
+
+def capture_with(graph: graphs.CUDAGraph) -> None:
+    with graphs.graph(graph):
+        torch.zeros(3) + 1
 
 
 def test_under_audit_nothing_is_judged() -> None:

@@ -14,6 +14,8 @@ import threading  # noqa: E402
 import weakref  # noqa: E402
 from types import ModuleType  # noqa: E402
 
+from torch.nn import Parameter  # noqa: E402
+
 from pytest_cudafork.capture.judge.findings import Findings  # noqa: E402
 from pytest_cudafork.capture.judge.memory_checks import (  # noqa: E402
     check_filled,
@@ -61,6 +63,66 @@ def test_a_tensor_that_was_given_other_memory_is_an_error() -> None:
         (error,) = found(check_there, captured)["errors"]
         assert error["kind"] == "moved-input"
         assert held.tolist() == [1, 1, 1]
+
+
+MOVES: dict[str, Any] = {
+    "the second of two that share memory": (
+        lambda flat: (Parameter(flat[:2]), Parameter(flat[2:])),
+        lambda one, two: setattr(two, "data", torch.zeros(2)),
+    ),
+    "a view": (
+        lambda flat: (flat[:2], flat[2:]),
+        lambda one, two: two.set_(torch.zeros(2)),
+    ),
+    "within its memory": (
+        lambda flat: (Parameter(flat[:2]), Parameter(flat[2:])),
+        lambda one, two: setattr(two, "data", one.data),
+    ),
+}
+
+
+WITHOUT_MEMORY: dict[str, Any] = {
+    "meta": lambda: torch.zeros(2, 2, device="meta"),
+    "sparse": lambda: torch.zeros(2, 2).to_sparse(),
+    "opaque": lambda: torch.zeros(2, 2).to_mkldnn(),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_MEMORY)
+def test_a_tensor_that_has_no_memory_any_more_has_moved(name: str) -> None:
+    with looking() as look, torch.no_grad():
+        weight = Parameter(torch.ones(2, 2))
+        held = weight.detach()
+        captured = look.capture(lambda: weight + 1)
+        other = Parameter(WITHOUT_MEMORY[name](), requires_grad=False)
+        torch.utils.swap_tensors(weight, other)
+        captured.replay()
+        told = look.watching.take()
+        assert [each["kind"] for each in told["errors"]] == ["moved-input"]
+        assert "not_judged" not in told
+        assert held.tolist() == [[1, 1], [1, 1]]
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_each_tensor_that_the_graph_read_is_looked_at(name: str) -> None:
+    made, move = MOVES[name]
+    with looking() as look, torch.no_grad():
+        flat = torch.ones(4)
+        one, two = made(flat)
+
+        def work() -> Any:
+            first = one + 1
+            return first * two  # the read
+
+        captured = look.capture(work)
+        one.copy_(torch.zeros(2))
+        captured.replay()
+        assert look.kinds() == []
+        move(one, two)
+        captured.replay()
+        (error,) = look.watching.take()["errors"]
+        assert error["kind"] == "moved-input"
+        assert source_of(error["lines"][0][1]).endswith("# the read")
 
 
 def test_reading_what_nothing_has_filled_is_an_error_and_a_part_of_it_a_suspicion() -> None:
@@ -174,6 +236,23 @@ def test_the_first_answer_that_no_replay_has_computed_is_an_error() -> None:
     assert taken.startswith(__file__)
     assert int(read.rpartition(":")[2]) == int(taken.rpartition(":")[2]) + 1
     assert begun == captured.seen.where
+
+
+def test_each_test_that_takes_what_no_replay_has_computed_is_told_of() -> None:
+    with looking() as look:
+        x = torch.ones(3)
+        captured, other = look.capture(lambda: x * 2), look.capture(lambda: x * 3)
+        for test in ("one", "another"):
+            with look.watching.in_force(test):
+                captured.result.sum().item()
+                other.result.sum().item()
+                assert look.kinds() == ["unfilled-read"] * 2, test
+        captured.replay()
+        other.result.copy_(x)
+        with look.watching.in_force("the last"):
+            captured.result.sum().item()
+            other.result.sum().item()
+            assert look.kinds() == []
 
 
 def test_a_replay_of_another_thread_computes_them_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.stand_ins.graphs import graph_pool_handle  # noqa: E402
+from pytest_cudafork.capture.story.findings import source_of  # noqa: E402
 from tests.support.captures import Captured, Looking, looking  # noqa: E402
 
 
@@ -78,6 +80,84 @@ def test_a_result_is_read_however_an_operator_is_given_it(x: Any, name: str) -> 
         assert look.kinds() == ["overwritten-result"]
 
 
+def test_a_graph_that_reads_the_result_is_told_with_its_line(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.result
+        third = look.capture(lambda: result * 2)  # the read
+        second.replay()
+        third.replay()
+        first.replay()
+        assert look.kinds() == []
+        third.replay()
+        (error,) = look.watching.take()["errors"]
+        assert error["kind"] == "overwritten-result"
+        assert source_of(error["lines"][0][1]).endswith("# the read")
+        second.replay()
+        third.replay()
+        assert look.kinds() == []
+
+
+def test_a_result_that_is_let_go_of_and_that_a_graph_reads_is_told_likewise(x: Any) -> None:
+    with looking() as look:
+        pool = graph_pool_handle()
+        first = look.capture(lambda: x * 2, pool)
+        second = look.capture(lambda: first.result + 1, pool)  # the read
+        first.result = None
+        gc.collect()
+        third = look.capture(lambda: x * 3, pool)  # where the first one's result has lain
+        for _ in range(2):
+            for each in (first, second, third):
+                each.replay()
+        assert look.kinds() == []
+        for each in (first, third, second):
+            each.replay()
+        (error,) = look.watching.take()["errors"]
+        assert error["kind"] == "overwritten-result"
+        assert source_of(error["lines"][0][1]).endswith("# the read")
+        third.replay()
+        second.graph.reset()
+        third.replay()
+        assert not look.history.spoiled
+
+
+def test_a_result_that_another_thread_has_computed_again_is_right(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        first.replay()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(second.replay).result()
+        result.sum()
+        assert look.kinds() == []
+
+
+def test_a_graph_that_writes_the_result_anew_is_right(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.result
+        third = look.capture(lambda: result.copy_(x) * 2)
+        second.replay()
+        first.replay()
+        third.replay()
+        assert look.kinds() == []
+
+
+def test_what_the_host_takes_of_a_stand_in_is_read(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        look.watching.watch.host_copies(result)
+        first.replay()
+        with look.history.pause():
+            look.watching.watch.host_copies(result)
+        assert look.kinds() == []
+        look.watching.watch.host_copies(result)
+        assert look.kinds() == ["overwritten-result"]
+        look.watching.watch.host_copies(result)
+        assert look.kinds() == []
+
+
 def test_in_the_order_of_capture_and_with_copies_it_is_right(x: Any) -> None:
     with looking() as look:
         first, second = two_graphs(look, x)
@@ -113,3 +193,19 @@ def test_graphs_that_are_gone_with_their_results_are_not_kept(x: Any) -> None:
         assert [each() for each in seen] == [None] * 3
         look.capture(lambda: x * 2).replay()
         assert not look.history.spoiled
+
+
+def test_each_test_that_reads_what_is_overwritten_is_told_of(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        first.replay()
+        for test in ("one", "another", "a third"):
+            with look.watching.in_force(test):
+                result.sum()
+                result.sum()
+                assert look.kinds() == ["overwritten-result"], test
+        second.replay()
+        with look.watching.in_force("the last"):
+            result.sum()
+            assert look.kinds() == []

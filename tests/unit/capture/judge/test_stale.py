@@ -163,7 +163,11 @@ def test_an_input_that_numpy_changed_is_seen_to_have_changed() -> None:
         lengths.numpy()[:] = 7
         captured.replay()
         (error,) = told(look)["errors"]
-    assert error["lines"][2][0] == "input changed, past torch's operators, since"
+    assert error["lines"][2][0] == (
+        "input changed unseen (past torch's operators, by another thread, or while nobody looked) "
+        "since"
+    )
+    assert error["lines"][2][1].startswith(__file__)
 
 
 def test_a_plan_that_numpy_has_refreshed_is_not_judged() -> None:

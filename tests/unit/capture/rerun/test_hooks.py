@@ -57,6 +57,12 @@ def test_a_test_without_replays_runs_once(stage: _Stage) -> None:
     assert stage.orders == []
 
 
+def test_a_test_that_only_replays_in_other_threads_is_not_judged(stage: _Stage) -> None:
+    _, _, [(_, text)] = stage.run(Counted(elsewhere=1))
+    assert str(text).startswith("not judged: other threads")
+    assert stage.orders == []
+
+
 def test_a_test_that_passes_with_idle_replays_is_said_to_check_nothing(stage: _Stage) -> None:
     stage.answers = {IDLE: Again(True, SPOILED)}
     setup, call, teardown = stage.run(Counted(3))

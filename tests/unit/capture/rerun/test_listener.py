@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -130,3 +131,12 @@ def test_a_loop_of_spoiled_replays_ends(replays: Replays, how: str) -> None:
         step()
     with pytest.raises(TooManyReplaysError, match="5 replays were spoiled"):
         step()
+
+
+def test_what_other_threads_capture_and_replay_is_counted(replays: Replays) -> None:
+    mine = Step()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(mine).result()
+        theirs = other.submit(Step).result()
+    theirs()
+    assert replays.counted == Counted(elsewhere=3)

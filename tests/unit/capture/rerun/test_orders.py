@@ -16,7 +16,7 @@ def test_without_the_variable_replays_are_as_they_are() -> None:
     assert read_order("") == Order(AS_IT_IS)
 
 
-@pytest.mark.parametrize("counted", [Counted(), Counted(3, 2, True)])
+@pytest.mark.parametrize("counted", [Counted(), Counted(3, 2, True, 4)])
 def test_what_was_counted_travels_as_the_text_of_a_property(counted: Counted) -> None:
     assert Counted.read(counted.text()) == counted
 

@@ -43,6 +43,13 @@ def test_a_run_that_says_nothing_is_told() -> None:
     assert sentence(Counted(1), runs) == "not judged: it is skipped"
 
 
+def test_a_test_whose_replays_are_not_all_spoiled_is_not_accused() -> None:
+    both = Counted(1, elsewhere=1)
+    assert sentence(both, {IDLE: Again(True, SPOILED)}).startswith("not judged: other threads")
+    assert sentence(both, {IDLE: Again(False, SPOILED)}) == NOTICES
+    assert sentence(Counted(elsewhere=2), {}).startswith("not judged: other threads")
+
+
 def _audited(**said: str) -> AuditedTests:
     """The tests of a session, of each of which its teardown says this."""
     tests = AuditedTests()

@@ -215,6 +215,19 @@ def test_what_is_written_by_numbers_of_a_gpu_stays_on_the_host() -> None:
 
 
 @pytest.mark.usefixtures("mode")
+def test_who_looks_hears_of_numbers_that_the_host_takes_by_tolist() -> None:
+    with looking() as look:
+        x = torch.ones(3, device="cuda")
+        captured = look.capture(lambda: x * 2)
+        torch.ones(3).tolist()
+        assert look.kinds() == []
+        captured.result.tolist()
+        assert look.kinds() == ["unfilled-read"]
+        assert captured.replay().tolist() == [2, 2, 2]
+        assert look.kinds() == []
+
+
+@pytest.mark.usefixtures("mode")
 def test_what_lies_on_a_gpu_is_no_array() -> None:
     there = torch.ones(2, device="cuda:1")
     for converts in (there.numpy, lambda: numpy.asarray(there)):
