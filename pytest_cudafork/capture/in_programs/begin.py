@@ -28,7 +28,8 @@ def begin_inherited() -> None:
     """Begin to look at captures, as the environment says."""
     how = environment.value(environment.CAPTURES)
     if how:
-        _write({"asked": True})
+        watch = current_watch()
+        _write({"asked": watch.observer.settings.device if watch is not None else ""})
         ProgramCaptures(how).begin()
 
 

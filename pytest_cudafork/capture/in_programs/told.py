@@ -9,6 +9,9 @@ from typing import Any
 
 from pytest_cudafork.counted import count_of
 from pytest_cudafork.observe.base.records import Record
+from pytest_cudafork.settings.devices import ABSENT
+
+_HINT = "; the program was shown no GPU: add --device=phantom:sm_90 if it uses the device 'cuda'"
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Captures:
         broken: why processes could not look at captures.
         captured: how many captures were looked at.
         replays: how many replays of their graphs.
-        asked: whether captures were to be looked at.
+        asked: the device that was seen where captures were to be looked at; "": they were not.
 
     """
 
@@ -36,7 +39,7 @@ class Captures:
     broken: tuple[str, ...] = ()
     captured: int = 0
     replays: int = 0
-    asked: bool = False
+    asked: str = ""
 
     def error_lines(self) -> list[str]:
         """Tell the errors."""
@@ -63,7 +66,7 @@ class Captures:
             replays = count_of(self.replays, "replay")
             lines.append(f"captured graphs looked at: {captures}, {replays}")
         elif self.asked and not self.broken:
-            lines.append("captured graphs looked at: none")
+            lines.append(f"captured graphs looked at: none{_HINT if self.asked == ABSENT else ''}")
         return lines
 
     def unseen(self) -> list[str]:
@@ -106,7 +109,7 @@ def read_captures(records: Iterable[Record]) -> Captures:
         tuple(dict.fromkeys(str(each["broken"]) for each in told if each.get("broken"))),
         sum(_number(each.get("captured", 0)) for each in told),
         sum(_number(each.get("replays", 0)) for each in told),
-        any(each.get("asked") for each in told),
+        next((each["asked"] for each in told if isinstance(each.get("asked"), str)), ""),
     )
 
 

@@ -173,10 +173,12 @@ def test_nothing_begins_without_the_variable(monkeypatch: pytest.MonkeyPatch) ->
     assert began == []
     monkeypatch.setenv(environment.CAPTURES, "all")
     written: list[dict[str, Any]] = []
+    watch = SimpleNamespace(observer=SimpleNamespace(settings=SimpleNamespace(device="sm_90")))
+    monkeypatch.setattr(begin, "current_watch", lambda: watch)
     monkeypatch.setattr(begin, "_write", written.append)
     begin.begin_inherited()
     assert began == ["all"]
-    assert written == [{"asked": True}]
+    assert written == [{"asked": "sm_90"}]
 
 
 def test_it_begins_when_torch_has_been_imported(monkeypatch: pytest.MonkeyPatch) -> None:
