@@ -23,6 +23,7 @@ BEGIN, END = "<!-- Written by `python tools/write_troubleshooting.py`. -->", "<!
 
 NVIDIA = "https://docs.nvidia.com/dl-cuda-graph/troubleshooting/"
 MORE = {
+    "told-already": "[Read a failure](read-a-failure.md)",
     "poisoned-child": "[What is a touch?](../explanation/what-is-a-touch.md) · "
     "[Keep your library fork-safe in CI](imports-in-ci.md)",
     "initialization-failed": "[What is a touch?](../explanation/what-is-a-touch.md)",

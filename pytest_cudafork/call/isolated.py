@@ -130,7 +130,10 @@ def _check_function(fn: Any) -> None:
 
     name = getattr(fn, "__qualname__", repr(fn))
     if not callable(fn):
-        raise TypeError(f"{_SIGNATURE} is for functions, methods and test classes, not for {fn!r}")
+        hint = f": write isolated(method={fn!r})" if isinstance(fn, str) else ""
+        raise TypeError(
+            f"{_SIGNATURE} is for functions, methods and test classes, not for {fn!r}{hint}"
+        )
     if is_fixture(fn):
         raise TypeError(
             f"{_SIGNATURE} above @pytest.fixture on {name}: pytest would not find the fixture. Put "

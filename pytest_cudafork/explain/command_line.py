@@ -12,7 +12,7 @@ from typing import Any, cast
 from pytest_cudafork.documents.form import head
 from pytest_cudafork.documents.writing import print_json, printable
 from pytest_cudafork.explain import frames, pasted
-from pytest_cudafork.explain.kinds import KINDS, POISONED, Kind
+from pytest_cudafork.explain.kinds import KINDS, POISONED, TOLD, Kind
 from pytest_cudafork.explain.pasted import Hit
 from pytest_cudafork.settings.environment import VLLM_METHOD
 
@@ -136,7 +136,7 @@ def lines_of(hits: Sequence[Hit]) -> list[str]:
     for kind, some in by_kind(hits):
         with_frames = next((hit for hit in some if hit.frames), some[0])
         lines += [f"{kind.name}: {kind.title}", *_messages(some), f"  {kind.meaning}"]
-        shown = frames.shown(with_frames.frames)
+        shown = frames.shown(with_frames.frames) if kind is not TOLD else []
         lines += ["  what the frames show:", *(f"    {line}" for line in shown)] if shown else []
         if kind.unseen:
             lines.append(f"  what the log does not show: {kind.unseen}")

@@ -153,9 +153,20 @@ SPAWN_FORCED = Kind(
     "the line that initialized CUDA",
     (_RUN, "python -m pytest_cudafork imports PACKAGE    # which modules touch when imported"),
 )
+TOLD = Kind(
+    "told-already",
+    "the log is one of pytest-cudafork, and names the lines",
+    "The line to change stands behind 'CUDA was initialized at'. The one before it is the line "
+    "that forks, or that of the child.",
+    "",
+    (
+        "read on below that message: the imports that led there, and what to do",
+        "python -m pytest_cudafork imports PACKAGE    # which modules touch when imported",
+    ),
+)
 
 KINDS = (
-    *(POISONED, INITIALIZATION, CAPTURE, RANDOM, BOOTSTRAP, THREADS),
+    *(TOLD, POISONED, INITIALIZATION, CAPTURE, RANDOM, BOOTSTRAP, THREADS),
     *(NO_GPU, NO_CUDA_BUILD, SPAWN_FORCED, CAPTURE_BROKEN, CONSEQUENCE),
 )
 """All, causes before what follows from others: the order in which they are told."""

@@ -186,6 +186,12 @@ MESSAGES = (
         "vLLM",
         "vllm-project/vllm vllm/v1/engine/utils.py",
     ),
+    Message(
+        "CUDA was initialized at",
+        kinds.TOLD,
+        "pytest-cudafork",
+        "pytest_cudafork/observe/story/words.py, initialized_at",
+    ),
 )
 """More particular words come before more general ones: a line counts as the first that fits."""
 
@@ -210,13 +216,15 @@ def _beginnings() -> dict[str, list[Beginning]]:
 
 _BEGINNINGS = _beginnings()
 _ENDS = tuple(_BEGINNINGS)
+_QUOTED = f'"{MESSAGES[0].words}"'
+"""How a story of ours says what an error would have been."""
 _LOGGED = re.compile(r"(?:.*[\])|:>]|-|E|DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)")
 """What may stand before a message that goes on: the prefix of a logger or worker, pytest's E."""
 
 
 def message_in(line: str) -> Message | None:
     """Return the message that a line holds; None for none."""
-    line = _blanks_as_one(line)
+    line = _blanks_as_one(line).replace(_QUOTED, "")
     return next((message for message in MESSAGES if message.words in line), None)
 
 

@@ -16,6 +16,7 @@ import pytest
 from pytest_cudafork.baseline.file import alone
 from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.gpus.lease import LEASE
 from pytest_cudafork.gpus.order import Planned, best_order
 from pytest_cudafork.gpus.packing import PARTS, Card, Request
@@ -183,7 +184,8 @@ class Costs(ChildCosts):
         if self._trouble:
             terminalreporter.write_line(f"ERROR: {self._trouble}", red=True)
         else:
-            terminalreporter.write_line(f"profile: {self._path} ({len(self._new)} tests measured)")
+            measured = count_of(len(self._new), "test")
+            terminalreporter.write_line(f"profile: {self._path} ({measured} measured)")
 
 
 def summary_lines(costs: dict[str, Cost]) -> list[str]:

@@ -59,7 +59,8 @@ def chosen_gpus(names: Iterable[int | str]) -> tuple[Gpu, ...]:
         ]
         if len(matching) != 1:
             known = ", ".join(f"{place} ({gpu.uuid})" for place, gpu in enumerate(visible))
-            raise ValueError(f"{name!r} names no GPU that this process may use: {known or 'none'}")
+            there = f"there are {known}" if known else "it may use none"
+            raise ValueError(f"{name!r} names no GPU that this process may use: {there}")
         found += matching
     return tuple(found)
 

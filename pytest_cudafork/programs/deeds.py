@@ -35,6 +35,7 @@ class First(enum.Enum):
     PYTHON = "a Python"
     SEEN = "no Python; its touches are seen in the driver"
     UNSEEN = "no Python, and nothing sees what it does"
+    NOT_THERE = "a Python that was given a script which is not there"
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def read_deeds(
     )
     starts = tuple(_start_of(record) for record in records if record["k"] == "start")
     touches = tuple(Touch.from_record(record) for record in records if record["k"] == "touch")
-    watched = pid in processes
+    ran = pid in processes and first is not First.NOT_THERE
     captures = read_captures(records)
     return Deeds(
         processes,
@@ -184,9 +185,9 @@ def read_deeds(
         starts,
         _method_in_force(records, pid, env),
         tuple(find(records, level, expected=expected_ids(records))),
-        (*([] if watched else [_BLIND[first]]), *_limits(records), *captures.unseen(), *lost),
+        (*([] if ran else [_BLIND[first]]), *_limits(records), *captures.unseen(), *lost),
         history,
-        watched or (first is not First.PYTHON and bool(processes or touches)),
+        ran or (first in (First.SEEN, First.UNSEEN) and bool(processes or touches)),
         lost,
         captures,
     )
@@ -222,6 +223,8 @@ _BLIND = {
     First.SEEN: "forks of the program's first process, which is no Python; its touches of CUDA are "
     "seen in the driver",
     First.UNSEEN: "what the program's first process does, which is no Python",
+    First.NOT_THERE: "the program, as there is no such file and nothing ran: a module is run by "
+    "run -m MODULE, a program that is no Python script by run -- PROGRAM",
 }
 
 

@@ -59,6 +59,7 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
     """
     settings = _settings(options, undo)
     command = options.command
+    is_there = options.program or command[0] in ("-", "-m") or os.path.exists(command[0])
     if not options.program:
         command = (*run_options.interpreter(), *command)
     env = dict(os.environ)
@@ -88,10 +89,10 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
     from pytest_cudafork.programs.deeds import First
     from pytest_cudafork.programs.first_process import is_python
 
-    ended = run_report.Ended(program.pid, tuple(command), exitcode, seconds)
+    first = First.PYTHON if is_there else First.NOT_THERE
     if options.program and not is_python(command[0], env):
         first = First.SEEN if in_the_driver else First.UNSEEN
-        ended = ended._replace(first=first)
+    ended = run_report.Ended(program.pid, tuple(command), exitcode, seconds, first)
     account = run_report.account_of(ended, settings, env, program.still_running())
     told = run_report.tell(account, options.report, as_json=options.json)
     if options.fail and exitcode == 0 and not (told and account.is_good):

@@ -53,7 +53,7 @@ def import_lines(history: History, *, advice: bool = True, told: Collection[str]
     shown = list(places.values())[:_MOST_PLACES]
     for number, touches in enumerate(shown):
         first = touches[0]
-        times = f" (and {len(touches) - 1} more times)" if len(touches) > 1 else ""
+        times = _how_often(touches)
         if number == 0:
             when = "before any test" if first.phase else "outside of tests"
             lines.append(f"touched {when}{times}:")
@@ -84,6 +84,14 @@ def test_lines(history: History, *, verbose: bool) -> list[str]:
         places = count_of(len(_by_place(below)), "place")
         lines.append(f"touched in processes that tests have started: at {places} (-v shows them)")
     return lines
+
+
+def _how_often(touches: list[Touch]) -> str:
+    """Say how many touches one place has made, and that each worker of xdist made one."""
+    if len(touches) == 1:
+        return ""
+    processes = len({touch.pid for touch in touches})
+    return f" ({len(touches)} times{f' in {processes} processes' if processes > 1 else ''})"
 
 
 def _lines_of_places(title: str, touches: list[Touch], *, verbose: bool) -> list[str]:

@@ -135,7 +135,9 @@ def parse_modules(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise ValueError(f"{name!r} is not a module name")
+            raise ValueError(
+                f"{name!r} is not a module name: name it as in an import, not by its file or folder"
+            )
     return names
 
 

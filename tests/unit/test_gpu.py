@@ -53,6 +53,14 @@ def test_what_this_process_holds_counts_where_that_is_asked_for(
         gpu.wait_idle([0], timeout=0, own=True)
 
 
+def test_where_there_is_no_gpu_a_number_of_one_is_refused_with_that_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "visible_gpus", lambda: ())
+    with pytest.raises(ValueError, match="0 names no GPU that this process may use: it may use no"):
+        gpu.wait_idle([0])
+
+
 def test_wrong_arguments_are_refused(used: dict[str, DeviceMemory | Unknown]) -> None:
     with pytest.raises(ValueError, match="names no GPU that this process may use"):
         gpu.wait_idle([7])

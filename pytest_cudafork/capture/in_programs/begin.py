@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ def begin_inherited() -> None:
     """Begin to look at captures, as the environment says."""
     how = environment.value(environment.CAPTURES)
     if how:
+        watch = current_watch()
+        _write({"asked": watch.observer.settings.device if watch is not None else ""})
         ProgramCaptures(how).begin()
 
 
@@ -68,6 +71,7 @@ class ProgramCaptures(Listener):
             self._for_ever.enter_context(in_force(_part_failed))
         self._for_ever.enter_context(self._watching.in_force("", failed=_part_failed))
         atexit.register(self.tell_all)
+        os.register_at_fork(after_in_child=self._forget_parent)
 
     def on_capture_elsewhere(self) -> None:
         """Write down that a graph is not looked at, as another thread captures or replays it."""
@@ -91,12 +95,18 @@ class ProgramCaptures(Listener):
         """Write down that there was a replay that is not looked at."""
         self.on_capture_elsewhere()
 
+    def _forget_parent(self) -> None:
+        """Leave to the parent of a forked child what the parent has not written down yet."""
+        if self._watching is not None:
+            self._watching.take()
+        self._counts.take()
+
     def tell(self) -> None:
         """Write into the ledger what was found that is new; a server replays for days."""
         found = self._watching.take() if self._watching is not None else {}
         self._counts.add(found)
         news = {name: self._new(found.get(name, ())) for name in ("errors", "suspicions")}
-        if any(news.values()) or self._counts.has_new_gap:
+        if any(news.values()) or self._counts.is_news:
             _write({**{name: each for name, each in news.items() if each}, **self._counts.take()})
 
     def tell_all(self) -> None:
@@ -120,28 +130,36 @@ class ProgramCaptures(Listener):
 
 
 class _Counts:
-    """How many values were judged, and how many could not be, since that was written down."""
+    """How much was looked at, and could not be judged, since that was written down."""
 
     def __init__(self) -> None:
-        self._judged = 0
+        self._captured = self._replays = self._judged = 0
         self._gaps: Counter[str] = Counter()
         self._known: set[str] = set()
 
     @property
-    def has_new_gap(self) -> bool:
-        """Whether a reason is among them that was never written down."""
-        return not self._gaps.keys() <= self._known
+    def is_news(self) -> bool:
+        """Whether a capture is among them, or a reason that was never written down."""
+        return self._captured > 0 or not self._gaps.keys() <= self._known
 
     def add(self, found: Mapping[str, Any]) -> None:
         """Add what was found."""
+        self._captured += found.get("captures", 0)
+        self._replays += found.get("replays", 0)
         self._judged += found.get("judged", 0)
         self._gaps.update(found.get("not_judged", {}))
 
     def take(self) -> dict[str, Any]:
         """Return them as a record has them, and begin anew."""
         self._known |= self._gaps.keys()
-        counts = {"judged": self._judged, "not_judged": dict(self._gaps)}
-        self._judged, self._gaps = 0, Counter()
+        counts = {
+            "captured": self._captured,
+            "replays": self._replays,
+            "judged": self._judged,
+            "not_judged": dict(self._gaps),
+        }
+        self._captured = self._replays = self._judged = 0
+        self._gaps = Counter()
         return {name: each for name, each in counts.items() if each}
 
 

@@ -7,7 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.observe.base.records import Record
+from pytest_cudafork.settings.devices import ABSENT
+
+_HINT = "; the program was shown no GPU: add --device=phantom:sm_90 if it uses the device 'cuda'"
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,9 @@ class Captures:
         judged: how many values were looked at.
         elsewhere: whether another thread than the first has captured or replayed a graph, unseen.
         broken: why processes could not look at captures.
+        captured: how many captures were looked at.
+        replays: how many replays of their graphs.
+        asked: the device that was seen where captures were to be looked at; "": they were not.
 
     """
 
@@ -30,6 +37,9 @@ class Captures:
     judged: int = 0
     elsewhere: bool = False
     broken: tuple[str, ...] = ()
+    captured: int = 0
+    replays: int = 0
+    asked: str = ""
 
     def error_lines(self) -> list[str]:
         """Tell the errors."""
@@ -41,7 +51,7 @@ class Captures:
         return lines
 
     def other_lines(self) -> list[str]:
-        """Tell what is no error, and what could not be judged."""
+        """Tell what is no error, what could not be judged, and how much was looked at."""
         lines = []
         if self.suspicions:
             lines.append("captured graphs, which may be meant so:")
@@ -51,6 +61,12 @@ class Captures:
             from pytest_cudafork.capture.in_tests.words import gaps
 
             lines += gaps(dict(self.not_judged), self.judged)
+        if self.captured:
+            captures = count_of(self.captured, "capture")
+            replays = count_of(self.replays, "replay")
+            lines.append(f"captured graphs looked at: {captures}, {replays}")
+        elif self.asked and not self.broken:
+            lines.append(f"captured graphs looked at: none{_HINT if self.asked == ABSENT else ''}")
         return lines
 
     def unseen(self) -> list[str]:
@@ -68,6 +84,8 @@ class Captures:
         return {
             "errors": [dict(each) for each in self.errors],
             "suspicions": [dict(each) for each in self.suspicions],
+            "captured": self.captured,
+            "replays": self.replays,
             "judged": self.judged,
             "not_judged": dict(self.not_judged),
         }
@@ -89,6 +107,9 @@ def read_captures(records: Iterable[Record]) -> Captures:
         sum(_number(each.get("judged", 0)) for each in told),
         any(each.get("elsewhere") for each in told),
         tuple(dict.fromkeys(str(each["broken"]) for each in told if each.get("broken"))),
+        sum(_number(each.get("captured", 0)) for each in told),
+        sum(_number(each.get("replays", 0)) for each in told),
+        next((each["asked"] for each in told if isinstance(each.get("asked"), str)), ""),
     )
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pytest_cudafork.capture.interface.check_names import CHECK_FAILED
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.story.findings import place_lines, reason_lines, wrapped
 from pytest_cudafork.counted import count_of
@@ -51,7 +52,7 @@ def suspicion(found: Mapping[str, Any], tests: Sequence[str]) -> list[str]:
 def gaps(
     not_judged: Mapping[str, int], judged: int, *, full: bool = False, rest: str = ""
 ) -> list[str]:
-    """Return the lines on values that could not be judged, the most frequent reasons first.
+    """Return the lines on what could not be judged, the most frequent reasons first.
 
     Args:
         not_judged: How many could not, by the reason.
@@ -60,18 +61,32 @@ def gaps(
         rest: Where those are shown that are left out.
 
     """
-    if not not_judged:
-        return []
-    lines = [
-        f"not judged: {sum(not_judged.values())} of {judged} values that graphs read and that "
-        "lines before their capture computed"
-    ]
-    reasons = sorted(not_judged, key=lambda why: -not_judged[why])
-    shown_here = reasons if full else reasons[:_MOST_REASONS]
-    lines += [f"    {why}" for why in shown_here]
-    if len(reasons) > len(shown_here):
-        lines.append(f"    and {len(reasons) - len(shown_here)} more{rest}")
+    values = {why: n for why, n in not_judged.items() if not why.startswith(CHECK_FAILED)}
+    failed = {
+        why.removeprefix(CHECK_FAILED): n for why, n in not_judged.items() if why not in values
+    }
+    lines = []
+    if values:
+        lines.append(
+            f"not judged: {sum(values.values())} of {judged} values that graphs read and that "
+            "lines before their capture computed"
+        )
+        lines += _reasons(values, full, rest)
+    if failed:
+        times = count_of(sum(failed.values()), "time")
+        lines.append(f"not judged: what checks would have found that failed themselves, {times}")
+        lines += _reasons(failed, full, rest)
     return lines
+
+
+def _reasons(counts: Mapping[str, int], full: bool, rest: str) -> list[str]:
+    reasons = sorted(counts, key=lambda why: -counts[why])
+    shown_here = reasons if full else reasons[:_MOST_REASONS]
+    left = len(reasons) - len(shown_here)
+    return [
+        *(f"    {why}" for why in shown_here),
+        *([f"    and {left} more{rest}"] if left else []),
+    ]
 
 
 def finding_lines(found: Mapping[str, Any], *, brief: bool) -> list[str]:

@@ -11,6 +11,8 @@ CARRIED = "_cudafork_captures"
 """The attribute of a report under which the verdicts of a test's own checks travel."""
 LOOKED_AT = "cudafork_captures"
 """The attribute of a report with what was found of the captures that were looked at."""
+CHECK_FAILED = "the check failed: "
+"""How a reason begins why something was not judged, if it is an error of the judging."""
 
 CheckName = Literal[
     # of the two passes of a pair: pair/checks.py

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
+from pytest_cudafork.capture.interface.check_names import CHECK_FAILED
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings
 from pytest_cudafork.capture.judge.host_numbers import HostNumbers
@@ -104,7 +105,7 @@ class Judge(Listener):
             with silently():
                 yield
         except Exception as error:
-            self.findings.cannot(f"the check failed: {type(error).__name__}: {error}")
+            self.findings.cannot(f"{CHECK_FAILED}{type(error).__name__}: {error}")
         finally:
             if strict:
                 torch.cuda.set_sync_debug_mode(strict)

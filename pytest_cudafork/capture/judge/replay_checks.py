@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 import zlib
 from typing import Any
@@ -40,7 +41,8 @@ def state_of(backend: str) -> Any:
     if backend == "cuda":
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         return generator.initial_seed(), generator.get_offset()
-    return zlib.crc32(torch.get_rng_state().numpy().tobytes())
+    state = torch.get_rng_state()
+    return zlib.crc32(ctypes.string_at(state.data_ptr(), state.nbytes))  # NumPy may not be there
 
 
 class RandomNumbers:

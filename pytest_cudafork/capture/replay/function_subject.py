@@ -46,8 +46,7 @@ class FunctionSubject(Subject):
         self._doubtful: dict[str, tuple[int, int, str]] = {}
         self._carried: Carried | None = None  # what fn carried before the warm-up, if that changed
         self._read: set[int] | None = None  # what eager code reads that it has not written before
-        self._where = storages(self.inputs())
-        self._reached = storages(self.reachable())
+        self._remember_where()
 
     def call(self, fn: Callable[..., Any]) -> Any:
         """Call a function with the inputs, or without any if it takes none."""
@@ -68,7 +67,7 @@ class FunctionSubject(Subject):
         before.restore()
         if self.is_own_reference and carried.has_changed():
             self._carried = carried
-        self._where, self._reached = storages(self.inputs()), storages(self.reachable())
+        self._remember_where()
         self._then = self._host()
         self.graph = capture_graph(
             backend, lambda: self.call(self._fn), self._log, pool=pool, warmup=warmup
@@ -79,7 +78,7 @@ class FunctionSubject(Subject):
         if self.is_own_reference and not has_tensors(self.graph.recording.result):
             self.find_written(self.graph.recording, {})
         self.after_change(Stimulus("the capture", lambda: None))
-        self._where, self._reached = storages(self.inputs()), storages(self.reachable())
+        self._remember_where()
         return True
 
     def observe(self, backend: GraphBackend) -> bool:
@@ -191,6 +190,17 @@ class FunctionSubject(Subject):
         beside = {path: tensor for path, tensor in self.written.items() if path not in inputs}
         return found._replace(tensors={**beside, **found.tensors})
 
+    def _remember_where(self) -> None:
+        """Remember where the inputs lie, and what the function carries, its names of inputs too."""
+        self._where, self._reached = storages(self.inputs()), storages(self.reachable())
+        self._carries = storages(self._carried_tensors())
+
+    def _carried_tensors(self) -> dict[str, torch.Tensor]:
+        """What the function carries, and what it writes beside its inputs, by path."""
+        inputs = self.inputs()
+        beside = {path: tensor for path, tensor in self.written.items() if path not in inputs}
+        return {**beside, **reachable(self._fn).tensors}
+
     def _host(self) -> dict[str, Any]:
         return carried_values({"inputs": self._inputs}, self._fn)
 
@@ -203,12 +213,15 @@ class FunctionSubject(Subject):
         return {path for path, _, _ in moved(self._reached, storages(self.reachable()), None)}
 
     def after_change(self, stimulus: Stimulus) -> None:
-        """Note inputs that lie elsewhere now, and remember reachable memory that does."""
+        """Note inputs that lie elsewhere now, and remember what the function carries that does.
+
+        That is an input, too, of which the function has a name that was bound to another tensor.
+        """
         self._log.did("moved-input")
         for path, old, new in moved(self._where, storages(self.inputs()), None):
             self._report(path, old, new, str(stimulus))
         uses = self.graph.recording.uses if self.graph is not None else None
-        for path, old, new in moved(self._reached, storages(self.reachable()), uses):
+        for path, old, new in moved(self._carries, storages(self._carried_tensors()), uses):
             self._doubtful.setdefault(path, (old, new, str(stimulus)))
 
     def report_moved(self) -> None:

@@ -81,8 +81,8 @@ def failure_text(title: str, log: CheckLog, backend: str, differs: str = "") -> 
     extra += [f"not checked: {name}: {why}" for name, why in log.skipped.items()]
     if differs:
         extra.append(
-            f"this is the verdict of the {backend} graph; backend.differences() says where a CUDA "
-            "graph can differ"
+            f"this is the verdict of the {backend} graph; graph_backend.differences() says where a "
+            "CUDA graph can differ"
         )
     if extra:
         lines.append("")

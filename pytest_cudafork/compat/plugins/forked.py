@@ -72,7 +72,8 @@ def crash_line(item: pytest.Item, error: "ChildError") -> str:
 
 def expected(reason: str, line: str) -> str:
     """Return why a crash was expected, from the reason of the mark and the line for the crash."""
-    return f"reason: {reason}; pytest-cudafork reason: {line}"
+    first = f"{reason}; " if reason else ""
+    return f"reason: {first}pytest-cudafork reason: {line}"
 
 
 def _ended(exitcode: int) -> str:

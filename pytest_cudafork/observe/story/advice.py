@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.story.paths import location
-from pytest_cudafork.observe.story.scopes import Scope, Statement, statement_of
+from pytest_cudafork.observe.story.scopes import Scope, Statement, statement_of, statement_text
 from pytest_cudafork.observe.story.touch import Frame, Touch
 
 _LAZY = "make it lazy: a function (functools.cache keeps it cheap) that is called on first use"
@@ -12,6 +12,10 @@ _NVML = (
     "only asking about GPUs? torch.cuda.device_count() and NVML (pynvml) answer without "
     "initializing the driver; torch.cuda.is_available() does so with "
     "PYTORCH_NVML_BASED_CUDA_CHECK=1"
+)
+_SKIP = (
+    "the condition of skipif is evaluated at import: ask torch.cuda.device_count() == 0, or mark "
+    "the test @pytest.mark.gpus(1) instead, which skips it where there is no GPU"
 )
 _SPAWN = (
     "or start the children with a fresh interpreter: "
@@ -51,6 +55,10 @@ def what_the_line_is(touch: Touch) -> str:
 
 def _statement(frame: Frame) -> tuple[Statement, str]:
     return statement_of(frame.filename, frame.lineno, frame.scope, frame.name)
+
+
+def _text(frame: Frame) -> str:
+    return statement_text(frame.filename, frame.lineno, frame.scope, frame.name)[1]
 
 
 def kind_of_line(touch: Touch) -> str:
@@ -127,6 +135,8 @@ def _reexports(frame: Frame, own: tuple[str, str]) -> bool:
 
 def _own_line_advice(culprit: Frame) -> str:
     statement, name = _statement(culprit)
+    if "skipif(" in _text(culprit):
+        return _SKIP
     if statement is Statement.DEFAULT:
         return f"default to None and compute the value inside {name}()"
     if statement is Statement.DECORATOR:

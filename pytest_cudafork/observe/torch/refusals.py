@@ -14,7 +14,9 @@ def refusal(what: str, face: str) -> RuntimeError:
     """Make the error for what only a GPU can do, under *face*."""
     return RuntimeError(
         f"pytest-cudafork's phantom GPU ({face}) answers questions but does not compute: refused"
-        f" {what}. Run this on a machine with a GPU, or mark the test so that it is skipped here."
+        f" {what}. Run this on a machine with a GPU, or mark the test so that it is skipped here;"
+        " or have tensors on 'cuda' lie on the CPU: pytest --cuda-fork-graphs=software, or run"
+        " --captures."
     )
 
 

@@ -226,6 +226,10 @@ def test_after_an_exec_the_program_before_is_blamed_for_nothing(
 def test_what_is_not_there_is_said_as_ever(tmp_path: Path, write: Write) -> None:
     done, alone = watched("--report=r", "no.py", cwd=tmp_path), plainly("no.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, alone.stderr)
+    assert (
+        "not observable: the program, as there is no such file and nothing ran: a module is run by "
+        "run -m MODULE, a program that is no Python script by run -- PROGRAM\n"
+    ) in (tmp_path / "r").read_text()
     absent = watched("--", "nosuchprogram", cwd=tmp_path)
     assert absent.returncode == 127
     assert absent.stderr == "pytest-cudafork run: nosuchprogram: No such file or directory\n"

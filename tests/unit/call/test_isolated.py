@@ -197,6 +197,7 @@ def test_what_cannot_run_elsewhere_is_not_decorated() -> None:
         return 1
 
     things: dict[Any, str] = {numbers: "a generator stops", fixture: "fixture", 3: "not for 3"}
+    things["spawn"] = r"not for 'spawn': write isolated\(method='spawn'\)"
     for thing, words in things.items():
         with pytest.raises(TypeError, match=words):
             isolated(thing)

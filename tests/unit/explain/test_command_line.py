@@ -44,6 +44,22 @@ def test_a_file_is_explained_causes_first(
     assert said.index("poisoned-child") < said.index("\nconsequence: ")
 
 
+def test_a_log_of_ours_is_not_said_to_lack_the_lines_that_it_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text(
+        "E   CudaForkError: fork refused at engine.py:18: CUDA was initialized at flash.py:7\n"
+        "E   fork refused: this process has initialized CUDA, so a child forked from it can never "
+        'use CUDA ("Cannot re-initialize CUDA in forked subprocess").\n'
+    )
+    assert commands(["explain", str(tmp_path / "log")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("told-already: ")
+    assert "\n  line 1, from pytest-cudafork: " in said
+    assert "poisoned-child" not in said
+    assert "does not show" not in said
+
+
 def test_standard_input_and_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,10 @@ from pytest_cudafork.explain.messages import (
 
 # What the libraries write, from logs and from their sources.
 WRITTEN = {
+    "E   pytest_cudafork.CudaForkError: fork refused at engine.py:18: CUDA was initialized at "
+    "flash.py:7 (class body)": kinds.TOLD,
+    "a forked child touched CUDA at post.py:7: CUDA was initialized at post.py:15 (script), before "
+    "the fork": kinds.TOLD,
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
     "multiprocessing, you must use the 'spawn' start method": kinds.POISONED,
     "numba.cuda.cudadrv.error.CudaDriverError: CUDA initialized before forking": kinds.POISONED,

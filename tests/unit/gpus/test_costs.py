@@ -113,7 +113,7 @@ def test_the_controller_gathers_what_workers_have_measured(
     )
     costs.pytest_terminal_summary(terminal)
     assert "     5 GiB  test_a.py::a on each of 2 GPUs" in "\n".join(written)
-    assert written[-1].endswith("profile.json (1 tests measured)")
+    assert written[-1].endswith("profile.json (1 test measured)")
     costs._path = str(tmp_path)
     session = _session()
     costs.pytest_sessionfinish(session)

@@ -125,6 +125,13 @@ def test_a_first_process_that_was_not_watched_is_said_to_be_so(first: First, wor
     assert read().unseen == ()
 
 
+def test_a_script_that_is_not_there_is_not_said_to_have_touched_nothing() -> None:
+    deeds = read_deeds([BEGUN], FIRST, {}, Level.POISON, [], first=First.NOT_THERE)
+    assert not deeds.judged
+    [words] = deeds.unseen
+    assert words.startswith("the program, as there is no such file and nothing ran: ")
+
+
 def test_what_became_of_a_fork_is_said_in_words() -> None:
     known = ("clean", "watched", "guarded", "allowed", "accepted", "unguarded", "unknown")
     fates = [read(record("fork", verdict=one)).forks[0].fate for one in known]

@@ -24,8 +24,14 @@ def touch(line: int = 3, test: str = "", **fields: Any) -> dict[str, Any]:
 def test_only_touches_outside_tests_are_those_of_imports() -> None:
     assert places.import_lines(History([touch(test="a"), touch(poisoned=True)])) == []
     listed = places.import_lines(History([touch(phase="start")] * 2))
-    assert listed[0] == "touched before any test (and 1 more times):"
+    assert listed[0] == "touched before any test (2 times):"
     assert "    what to do:" in listed
+
+
+def test_a_place_of_several_workers_is_counted_with_its_processes() -> None:
+    records = [touch(phase="start"), touch(phase="start", id="b"), touch(phase="start", pid=2)]
+    lines = places.import_lines(History(records), told={"/src/engine.py:3"})
+    assert lines[0] == "touched before any test (3 times in 2 processes):"
 
 
 def test_a_touch_after_the_tests_is_none_of_an_import() -> None:
@@ -35,7 +41,7 @@ def test_a_touch_after_the_tests_is_none_of_an_import() -> None:
 def test_more_than_ten_places_are_counted() -> None:
     records = [touch(line) for line in range(1, 13)]
     lines = places.import_lines(History([*records, records[0]]))
-    assert lines[0] == "touched before any test (and 1 more times):"
+    assert lines[0] == "touched before any test (2 times):"
     assert lines[-1] == "... and at 2 more places"
     assert sum(line.startswith("also at ") for line in lines) == 9
 

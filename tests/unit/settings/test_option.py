@@ -119,5 +119,5 @@ def test_a_file_is_made_absolute_and_none_stays_none() -> None:
 
 @pytest.mark.parametrize("text", ["a-b", "1", "a..b", "a b"])
 def test_a_module_is_a_dotted_name(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a module name"):
+    with pytest.raises(ValueError, match="is not a module name: name it as in an import, not by"):
         parse_modules(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -62,8 +63,11 @@ def test_what_is_found_is_written_down_with_the_next_event_and_at_the_end(
     lengths.fill_(9)
     for _ in range(3):
         graph.replay()
-    assert len(program.found) == 1  # what is new, once
+    captured, new = program.found  # a capture at its end, and what is new, once
+    assert captured == {"captured": 1}
+    assert len(new["errors"]) == 1
     program.captures.tell_all()
+    assert sum(found.get("replays", 0) for found in program.found) == 3
     [error] = [each for found in program.found for each in found.get("errors", [])]
     assert error["kind"] == "stale-data"
     assert any(WHERE in where for _, where in error["lines"])
@@ -100,13 +104,32 @@ def test_a_program_without_findings_writes_no_errors(program: _Program) -> None:
 def test_what_cannot_be_judged_is_counted_and_written_once_for_each_reason() -> None:
     counts = begin._Counts()
     counts.add({"not_judged": {"a collective": 1}, "judged": 2})
-    assert counts.has_new_gap
+    assert counts.is_news
     assert counts.take() == {"not_judged": {"a collective": 1}, "judged": 2}
     counts.add({"not_judged": {"a collective": 1}})
     counts.add({"not_judged": {"a collective": 2}})
-    assert not counts.has_new_gap
+    assert not counts.is_news
     assert counts.take() == {"not_judged": {"a collective": 3}}
     assert counts.take() == {}
+
+
+def test_a_forked_child_does_not_count_what_its_parent_has_not_written_down(
+    program: _Program,
+) -> None:
+    _, graph = stale()
+    for _ in range(3):
+        graph.replay()
+    child = os.fork()
+    if child == 0:
+        try:
+            del program.found[:]
+            graph.replay()
+            program.captures.tell_all()
+            os._exit(sum(found.get("replays", 0) for found in program.found))
+        finally:
+            os._exit(99)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
 
 
 def test_a_capture_of_another_thread_is_said_to_be_unseen_once(program: _Program) -> None:
@@ -157,8 +180,13 @@ def test_nothing_begins_without_the_variable(monkeypatch: pytest.MonkeyPatch) ->
     begin.begin_inherited()
     assert began == []
     monkeypatch.setenv(environment.CAPTURES, "all")
+    written: list[dict[str, Any]] = []
+    watch = SimpleNamespace(observer=SimpleNamespace(settings=SimpleNamespace(device="sm_90")))
+    monkeypatch.setattr(begin, "current_watch", lambda: watch)
+    monkeypatch.setattr(begin, "_write", written.append)
     begin.begin_inherited()
     assert began == ["all"]
+    assert written == [{"asked": "sm_90"}]
 
 
 def test_it_begins_when_torch_has_been_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,11 +43,28 @@ def test_what_several_processes_found_is_told_once() -> None:
     assert captures.as_plain() == {
         "errors": [FINDING],
         "suspicions": [OTHER],
+        "captured": 0,
+        "replays": 0,
         "judged": 5,
         "not_judged": {"a kernel": 4, "a collective": 2},
     }
     [unseen] = captures.unseen()
     assert "other threads" in unseen
+
+
+def test_how_much_was_looked_at_is_told_of_all_processes() -> None:
+    asked = record({"asked": "absent"})
+    captures = read_captures([asked, record({"captured": 1, "replays": 4}), record({"replays": 1})])
+    assert captures.other_lines() == ["captured graphs looked at: 1 capture, 5 replays"]
+    assert (captures.as_plain()["captured"], captures.as_plain()["replays"]) == (1, 5)
+
+
+def test_that_no_graph_was_captured_is_told_where_it_was_asked() -> None:
+    asked = record({"asked": "sm_90"})
+    assert read_captures([asked]).other_lines() == ["captured graphs looked at: none"]
+    assert read_captures([asked, record({"broken": "KeyError: 'a'"})]).other_lines() == []
+    [line] = read_captures([record({"asked": "absent"})]).other_lines()
+    assert line.startswith("captured graphs looked at: none; the program was shown no GPU: add ")
 
 
 def test_why_nothing_was_looked_at_is_told_once() -> None:

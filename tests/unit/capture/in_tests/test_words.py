@@ -46,3 +46,13 @@ def test_reasons_why_values_were_not_judged_are_cut_unless_all_are_asked_for() -
     shown = ["    a kernel", "    from a file", "    gone"]
     assert others == [*shown, "    and 1 more (-v shows them)"]
     assert words.gaps(reasons, 20, full=True)[1:] == [*shown, "    rare"]
+
+
+def test_a_check_that_failed_is_counted_apart_from_values() -> None:
+    reasons = {"the check failed: KeyError: 'x'": 3, "a kernel": 4}
+    assert words.gaps(reasons, 20)[1:] == [
+        "    a kernel",
+        "not judged: what checks would have found that failed themselves, 3 times",
+        "    KeyError: 'x'",
+    ]
+    assert words.gaps({"the check failed: KeyError: 'x'": 1}, 0)[0].endswith("themselves, 1 time")

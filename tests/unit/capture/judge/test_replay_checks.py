@@ -57,3 +57,21 @@ def test_random_numbers_that_do_not_advance_are_an_error(monkeypatch: pytest.Mon
         )
         captured.replay()
         assert look.kinds() == ["rng-frozen"]
+
+
+def test_random_numbers_are_judged_where_numpy_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_numpy(self: object) -> None:
+        raise RuntimeError("Numpy is not available")
+
+    with looking() as look:
+        x = torch.ones(3)
+        captured = look.capture(lambda: torch.rand_like(x))
+        monkeypatch.setattr(torch.Tensor, "numpy", no_numpy)
+        for _ in range(2):
+            torch.manual_seed(0)
+            captured.replay()
+        found = look.watching.take()
+    assert "not_judged" not in found
+    assert [each["kind"] for each in found["suspicions"]] == ["rng-frozen"]

@@ -288,6 +288,28 @@ def test_an_attribute_that_is_rebound_is_found() -> None:
     ) or any(name.startswith("freed-memory") for name in found)
 
 
+def test_a_name_of_an_input_that_is_rebound_is_found() -> None:
+    class Runner:
+        def __init__(self) -> None:
+            self.tokens = torch.ones(3)
+
+        def eager(self, *_: Any) -> Any:
+            return self.tokens * 2
+
+    runner = Runner()
+    static = runner.tokens
+    out = torch.zeros(3)
+
+    def replay() -> Any:
+        return torch.mul(static, 2, out=out)
+
+    def rebind() -> None:
+        runner.tokens = runner.tokens + 1
+
+    found = findings(lambda: check(runner.eager, [static], replay=replay, vary=[rebind]))
+    assert "moved-input self.tokens" in found
+
+
 def test_what_eager_code_changes_in_place_is_compared() -> None:
     cache, at = torch.zeros(8), [0]
 

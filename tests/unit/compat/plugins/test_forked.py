@@ -92,3 +92,4 @@ def test_an_expected_crash_has_both_reasons() -> None:
     assert forked.expected("known", "it crashed") == (
         "reason: known; pytest-cudafork reason: it crashed"
     )
+    assert forked.expected("", "it crashed") == "reason: pytest-cudafork reason: it crashed"

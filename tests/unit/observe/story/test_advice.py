@@ -35,6 +35,8 @@ def imported(path: Path, lineno: int, name: str = "<module>", **fields: Any) -> 
         ("probe()", "<module>", "module body, runs", "the line runs at import; make it lazy"),
         ("def f(x=probe()):\n    ...", "<module>", "default argument of f()", "default to None"),
         ("@probe()\ndef f(): ...", "<module>", "decorator of f", "apply the decorator of f on"),
+        ("@skipif(probe())\ndef f(): ...", "<module>", "decorator of f", "the condition of skipif"),
+        ("pytestmark = skipif(probe())", "<module>", "module constant", "the condition of skipif"),
         ("x: probe()", "<module>", "", "quote the annotation"),
         ("class C: x = probe()", "C", "class body of C", "the class body is evaluated at import"),
         ("class C:\n    x: probe()", "C", "annotation in the class body", "quote the annotation"),

@@ -25,6 +25,7 @@ def test_a_refusal_says_what_and_what_to_do() -> None:
     text = str(refusal("a copy", "sm_90"))
     assert "phantom GPU (sm_90)" in text
     assert "refused a copy. Run this on a machine with a GPU, or mark the test" in text
+    assert "lie on the CPU: pytest --cuda-fork-graphs=software, or run --captures." in text
 
 
 def test_a_refused_call_initializes_first_as_the_real_one_does(sim: Any) -> None:
