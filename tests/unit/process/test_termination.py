@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +16,7 @@ import pytest
 
 from pytest_cudafork.compat.plugins import timeout
 from pytest_cudafork.process import termination
-from pytest_cudafork.process.forking import fault_watchdog, freeze_before_fork
+from pytest_cudafork.process.forking import fault_watchdog
 
 
 @pytest.fixture(autouse=True)
@@ -114,15 +117,29 @@ class _Armed:
 def test_the_thread_of_a_time_limit_has_ended_when_it_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    told, waited_for = threading.Event(), threading.Event()
+    # it ends when it was told to, and not before somebody waits for that
+    thread = threading.Thread(target=lambda: (told.wait(), waited_for.wait()))
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *rest: thread.start())
+    monkeypatch.setattr(faulthandler, "cancel_dump_traceback_later", told.set)
     monkeypatch.setattr(fault_watchdog, "_THREAD_SECONDS", 300.0)
-    counts = [2, 2, 2, 1]
-    monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: counts.pop(0))
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: waited_for.set())
+    monkeypatch.setattr(fault_watchdog, "time", clock)
     stopped: list[object] = []
     monkeypatch.setattr(timeout, "cancel_timer", stopped.append)
-    item = cast("Any", _Armed("60"))
-    termination.stop_time_limit(item)
+    end = fault_watchdog.note()
+    assert end is not None
+    try:
+        faulthandler.dump_traceback_later(60, file=2)
+        number = str(thread.native_id)
+        termination.stop_time_limit(cast("Any", item := _Armed("60")))
+        assert number not in os.listdir("/proc/self/task")
+    finally:
+        told.set()
+        waited_for.set()
+        thread.join()
+        end()
     assert stopped == [item]
-    assert counts == []
 
 
 @pytest.mark.parametrize("item", [_Armed(""), _Armed("0"), _Armed("60", without=True)])
