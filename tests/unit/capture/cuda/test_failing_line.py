@@ -128,6 +128,8 @@ def test_an_error_without_words_is_named_by_its_type() -> None:
 class Code:
     """Code that is one line."""
 
+    co_name = "fn"
+
     def __init__(self, line: int, file: str) -> None:
         self.co_filename, self.co_firstlineno = file, line
 
