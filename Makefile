@@ -16,8 +16,8 @@ HTML_VENV ?= .venv-html
 TESTARGS ?=
 BENCHARGS ?=
 FUZZARGS ?=
-# Most tests wait for processes that they start, so three workers pay off on two cores.
-WORKERS ?= 3
+# Most tests wait for processes that they start, so four workers pay off on two cores.
+WORKERS ?= 4
 # Tests of the names that are used of plugins which only this environment has.
 OTHER_PLUGINS := tests/unit/compat/test_coverage_internals.py \
     $(patsubst %,tests/unit/compat/plugins/test_%.py,\
