@@ -99,6 +99,7 @@ def functions_taken_from_core(core_module: Any) -> dict[str, Callable[..., Any]]
 # -- what it is built for --------------------------------------------------------------------------
 
 _NAMES = {"hip": "ROCm", "xpu": "XPU"}
+_RELEASE = re.compile(r"^__version__ *= *['\"](\d+)\.(\d+)", re.MULTILINE)
 _LINE = re.compile(r"^(hip|xpu)\b[^=\n]*=[ \t]*(.+)$", re.MULTILINE)
 
 
@@ -111,18 +112,50 @@ def without_fork() -> str:
     """
     version = sys.modules.get("torch.version")
     if version is None:
-        return _in_file()
+        return _in_text(_file())
     return next((name for key, name in _NAMES.items() if getattr(version, key, None)), "")
 
 
+CAPTURES_SEEN_SINCE = (2, 10)
+"""The release from which on all that the look at captures needs is there."""
+
+
+def release() -> tuple[int, ...]:
+    """Return the release of torch, as ``(2, 13)``, likewise without an import; () without torch."""
+    module = sys.modules.get("torch.version")
+    version = getattr(module, "__version__", "")
+    text = _file() if module is None else f"__version__ = {str(version)!r}"
+    found = _RELEASE.search(text)
+    return () if found is None else (int(found[1]), int(found[2]))
+
+
+def why_captures_are_not_seen() -> str:
+    """Say why captures cannot be looked at with this release; "": they can, or there is no torch.
+
+    Before 2.10 a weak reference to a storage breaks as soon as its Python object is gone, and 2.8
+    runs no operator that is made of functions (``torch.cond``) under a mode of ours.
+    """
+    here = release()
+    if not here or here >= CAPTURES_SEEN_SINCE:
+        return ""
+    return (
+        f"captures are looked at with torch {_dotted(CAPTURES_SEEN_SINCE)} or later, and this is "
+        f"torch {_dotted(here)}"
+    )
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
+
 @functools.cache  # asked before each test that is isolated
-def _in_file() -> str:
-    """Read it from the file of the torch that an import would find."""
+def _file() -> str:
+    """Return the file ``version.py`` of the torch that an import would find; "": there is none."""
     with contextlib.suppress(OSError, ValueError):  # somebody else's module of that name
         spec = PathFinder.find_spec("torch")
         for folder in (spec and spec.submodule_search_locations) or ():
             with io.open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
-                return _in_text(file.read())
+                return file.read()
     return ""
 
 

@@ -11,6 +11,7 @@ from pytest_cudafork.capture.interface.seen import Listener, Watch
 from pytest_cudafork.capture.judge.judge import Judge
 from pytest_cudafork.capture.record.recorder import Later, Recorder
 from pytest_cudafork.capture.seen.torch_graphs import hooked
+from pytest_cudafork.compat.torch_internals import why_captures_are_not_seen
 from pytest_cudafork.observe.base.after_import import Failed
 
 
@@ -26,6 +27,15 @@ class Watching:
     """
 
     def __init__(self, how: str, *others: Listener) -> None:
+        """Make them.
+
+        Raises:
+            RuntimeError: this release of torch lacks what they need.
+
+        """
+        why = why_captures_are_not_seen()
+        if why:
+            raise RuntimeError(why)
         self.recorder = Recorder(everything=how == "all", outside=how != "audit")
         self.judge = Judge(self.recorder.history) if how != "audit" else None
         judges = [] if self.judge is None else [self.judge]

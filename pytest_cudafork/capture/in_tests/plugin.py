@@ -26,6 +26,7 @@ from pytest_cudafork.capture.interface.seen import Listener
 from pytest_cudafork.check.failing import fail_report, fail_session
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.compat.pytest_reports import ENDS_SESSION
+from pytest_cudafork.compat.torch_internals import why_captures_are_not_seen
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
@@ -40,7 +41,15 @@ LISTENERS = pytest.StashKey[list[Listener]]()
 
 
 def begin(config: pytest.Config) -> None:
-    """Register the hooks, if they are not there."""
+    """Register the hooks, if they are not there.
+
+    Raises:
+        pytest.UsageError: the option asks for what this release of torch does not allow.
+
+    """
+    how, why = config.stash[SESSION].settings.captures, why_captures_are_not_seen()
+    if why and how != OFF:
+        raise pytest.UsageError(f"--cuda-fork-captures={how}: {why}")
     if not config.pluginmanager.has_plugin(_HOOKS):
         config.pluginmanager.register(CaptureHooks(config), _HOOKS)
     begin_summary(config)

@@ -69,6 +69,8 @@ def test_names_of_the_accelerator_are_there() -> None:
     for name in ACCELERATOR:
         if name in ("_accelerator_getDeviceCapability", "_accelerator_getMemoryInfo"):
             continue  # from torch 2.10 on, and 2.9
+        if name == "_accelerator_isAllocatorInitialized" and torch_internals.release() < (2, 9):
+            continue
         require("torch", torch._C, name, "the present face's torch.accelerator")
 
 
@@ -138,9 +140,9 @@ def test_what_torch_took_from_its_core_is_named_as_there() -> None:
 @pytest.fixture
 def asked_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delitem(sys.modules, "torch.version", raising=False)
-    torch_internals._in_file.cache_clear()
+    torch_internals._file.cache_clear()
     yield
-    torch_internals._in_file.cache_clear()
+    torch_internals._file.cache_clear()
 
 
 VERSIONS = {
@@ -174,7 +176,7 @@ def test_without_torch_or_its_file_there_is_none(
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert torch_internals.without_fork() == ""
-    torch_internals._in_file.cache_clear()
+    torch_internals._file.cache_clear()
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
     assert torch_internals.without_fork() == ""
@@ -185,6 +187,34 @@ def test_a_torch_that_is_imported_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch_internals.without_fork() == "XPU"
 
 
+@pytest.mark.usefixtures("asked_anew")
+@pytest.mark.parametrize(
+    ("text", "release", "why"),
+    [
+        ("__version__ = '2.9.1+cu128'\ngit_version = 'a'", (2, 9), "and this is torch 2.9"),
+        ("__version__ = '2.10.0'", (2, 10), ""),
+        ('__version__ = "2.13.0+cpu"', (2, 13), ""),
+        ("version = '2.9.1'", (), ""),
+    ],
+)
+def test_the_release_is_known_without_an_import(
+    text: str, release: object, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch.version", raising=False)
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "torch" / "version.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert torch_internals.release() == release
+    said = torch_internals.why_captures_are_not_seen()
+    assert why in said
+    assert bool(said) == bool(why)
+
+
+def test_the_release_of_a_torch_that_is_imported_is_its_own() -> None:
+    assert torch_internals.release() == tuple(map(int, torch.__version__.split(".")[:2]))
+
+
 def test_the_installed_torch_writes_these_names() -> None:
     spec = importlib.util.find_spec("torch")
     assert spec is not None
@@ -192,3 +222,4 @@ def test_the_installed_torch_writes_these_names() -> None:
     text = Path(spec.origin).with_name("version.py").read_text()
     assert "hip" in text, "torch no longer says in version.py what it is built for"
     assert torch_internals._LINE.search(text)
+    assert torch_internals._RELEASE.search(text)

@@ -114,7 +114,9 @@ def test_gpus_are_named_by_number_or_uuid(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(waiting, "visible_gpus", lambda: GPUS)
     assert waiting.chosen_gpus([1, "gpu-0"]) == (GPUS[1], GPUS[0])
     for wrong in (2, -1, "GPU-9", "", True):
-        with pytest.raises(ValueError, match=r"names no GPU .*: there are 0 \(GPU-0a\), 1 \(GPU-3b\)"):
+        with pytest.raises(
+            ValueError, match=r"names no GPU .*: there are 0 \(GPU-0a\), 1 \(GPU-3b\)"
+        ):
             waiting.chosen_gpus([wrong])
 
 

@@ -11,10 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.in_tests import plugin, words  # noqa: E402
+from pytest_cudafork.capture.in_tests.listeners import Watching  # noqa: E402
 from pytest_cudafork.capture.in_tests.plugin import CaptureHooks, begin  # noqa: E402
 from pytest_cudafork.capture.interface.check_names import LOOKED_AT  # noqa: E402
 from pytest_cudafork.capture.interface.seen import watch_in_force  # noqa: E402
 from pytest_cudafork.check.session import SESSION  # noqa: E402
+from pytest_cudafork.compat import torch_internals  # noqa: E402
 from pytest_cudafork.compat.torch_graphs import count_modes  # noqa: E402
 from pytest_cudafork.settings.options import Settings  # noqa: E402
 
@@ -36,6 +38,12 @@ def hooks(how: str, **more: Any) -> CaptureHooks:
     stash = pytest.Stash()
     stash[SESSION] = cast(Any, SimpleNamespace(settings=Settings(captures=how, **more)))
     return CaptureHooks(cast(pytest.Config, SimpleNamespace(stash=stash)))
+
+
+def configuration(how: str = "check") -> Any:
+    config = SimpleNamespace(stash=pytest.Stash(), pluginmanager=Plugins())
+    config.stash[SESSION] = cast(Any, SimpleNamespace(settings=Settings(captures=how)))
+    return config
 
 
 def item(*marks: pytest.MarkDecorator) -> pytest.Item:
@@ -168,9 +176,18 @@ def test_what_was_found_of_a_refused_replay_is_told_if_the_test_fails() -> None:
     assert [name for name, _ in failed.sections] == [words.SECTION]
 
 
+def test_a_torch_that_is_too_old_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_internals, "release", lambda: (2, 9))
+    words = "captures are looked at with torch 2.10 or later, and this is torch 2.9"
+    with pytest.raises(pytest.UsageError, match=f"--cuda-fork-captures=check: {words}"):
+        begin(configuration())
+    begin(configuration("off"))  # a marker may ask later
+    with pytest.raises(RuntimeError, match=words):
+        Watching("check")
+
+
 def test_the_hooks_are_registered_once() -> None:
-    config: Any = SimpleNamespace(stash=hooks("check") and pytest.Stash(), pluginmanager=Plugins())
-    config.stash[SESSION] = SimpleNamespace(settings=Settings(captures="check"))
+    config = configuration()
     begin(config)
     begin(config)
     assert config.pluginmanager.names == ["cudafork-captures", "cudafork-captures-summary"]
