@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,10 @@ from pytest_cudafork.capture.interface.backend import (
     GraphBackend,
     GraphNode,
     Recording,
+    Region,
+    describe,
+    extent,
+    no_collections,
 )
 from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
 
@@ -39,3 +45,44 @@ def test_what_is_not_known_of_a_recording_is_none_with_a_reason() -> None:
     recording = Recording(1, None, None, "nobody looked")
     assert (recording.nodes, recording.uses, recording.why_not) == (None, None, "nobody looked")
     assert GraphNode("op", "aten::mm").where == ""
+
+
+class Tensor:
+    """What is asked of a tensor: two rows of three, four elements apart, from the third one on."""
+
+    dtype, shape = "torch.float32", (2, 3)
+
+    def stride(self) -> tuple[int, int]:
+        return 4, 1
+
+    def storage_offset(self) -> int:
+        return 2
+
+    def element_size(self) -> int:
+        return 4
+
+
+def test_a_region_is_what_a_tensor_covers_from_its_first_byte_to_its_last() -> None:
+    region = Region.under(Tensor(), 7, 1000, lambda: None)
+    assert (region.first, region.end) == (1000 + 2 * 4, 1000 + (2 + 7) * 4)
+    assert region.tensor == describe(Tensor()) == "float32[2, 3]"
+    assert (extent((2, 0), (4, 1)), extent((), ())) == (0, 1)
+
+
+@pytest.mark.parametrize(("reads", "writes"), [(True, False), (False, True), (True, True)])
+def test_a_region_is_noted_where_it_is_read_or_written(reads: bool, writes: bool) -> None:
+    known: Any = ([], [])
+    region = Region.under(Tensor(), 7, 0, lambda: None)
+    region.note(known, reads=reads, writes=writes)
+    assert known == ([region] * reads, [region] * writes)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_no_garbage_is_collected_meanwhile_and_after_it_as_before(
+    before: bool, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(gc.enable if gc.isenabled() else gc.disable)
+    (gc.enable if before else gc.disable)()
+    with no_collections():
+        assert not gc.isenabled()
+    assert gc.isenabled() is before
