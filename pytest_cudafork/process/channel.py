@@ -13,7 +13,6 @@ from pytest_cudafork.process.forking.short_stack import EXIT_LOST as EXIT_LOST
 from pytest_cudafork.process.protocol import frames, messages, sockets
 
 _READ_BYTES = 1 << 16
-_MOST_FDS = 4
 
 
 class Channel:
@@ -71,7 +70,7 @@ class Channel:
         """
         while not self._inbox:
             try:
-                data, fds = sockets.receive_with_fds(self._sock, _READ_BYTES, _MOST_FDS)
+                data, fds = sockets.receive_with_fds(self._sock, _READ_BYTES, messages.MOST_FDS)
             except ConnectionError:
                 data, fds = b"", []
             self.descriptors += fds

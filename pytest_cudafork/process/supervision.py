@@ -27,7 +27,6 @@ from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.signals import ChildSignal, Held
 
 _READ_BYTES = 1 << 18
-_MOST_FDS = 4
 _STACKS_SECONDS = 10.0
 """How long a child that is told to abort may take to write its stacks."""
 EXIT_SECONDS = 30.0
@@ -303,8 +302,9 @@ class Supervisor:
     def _receive(self, flags: int = 0) -> bool:
         """Read once and handle the messages; False when there is nothing more to read."""
         fds: list[int] = []
+        sock = self.running.sock
         try:
-            data, fds = sockets.receive_with_fds(self.running.sock, _READ_BYTES, _MOST_FDS, flags)
+            data, fds = sockets.receive_with_fds(sock, _READ_BYTES, messages.MOST_FDS, flags)
         except BlockingIOError:
             return False
         except ConnectionError:

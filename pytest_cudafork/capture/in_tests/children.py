@@ -8,8 +8,6 @@ is left of it; it is found by way of its owner, as children may close descriptor
 
 from __future__ import annotations
 
-import json
-import os
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,6 +15,8 @@ from typing import Any
 from pytest_cudafork.capture.in_tests.words import key_of
 from pytest_cudafork.capture.interface.seen import Watch
 from pytest_cudafork.capture.judge.findings import Findings
+from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat.unpatched import io, os
 
 
 class Children:
@@ -69,9 +69,9 @@ class Children:
             return
         told = self._findings.take()
         if told:
-            line = json.dumps({"test": self._watch.test, "told": told})
+            line = _write_json({"test": self._watch.test, "told": told})
             try:
-                with open(f"/proc/{self._owner}/fd/{self._fd}", "ab", buffering=0) as file:
+                with io.open(f"/proc/{self._owner}/fd/{self._fd}", "ab", buffering=0) as file:
                     if self._size(file.fileno()) >= 0:
                         file.write(f"{line}\n".encode())
             except OSError:
@@ -96,13 +96,14 @@ class Children:
         text = os.pread(self._fd, self._size(self._fd) - self._read, self._read)
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
-        return map(json.loads, whole.splitlines())
+        return (_read_json(line, None) for line in whole.decode().splitlines())
 
 
 def _identity(state: os.stat_result) -> tuple[int, int]:
     return state.st_dev, state.st_ino
 
 
+_write_json, _read_json = written_in_c.json_writer(), written_in_c.json_reader()
 _ALL: weakref.WeakSet[Children] = weakref.WeakSet()
 
 

@@ -37,7 +37,6 @@ _HANDLED = (
     messages.AsksPosition,
 )
 """What a child may say beside what ``Replay`` keeps for the end."""
-_MOST_FILES = 4
 _NOT_KEPT = "not kept: the pytest process had no file descriptor left for it"
 
 
@@ -162,7 +161,7 @@ class Replay:
         """Take note of what is no report, warning or text; these have been dealt with."""
         match message:
             case messages.CaptureFiles():
-                lost = min(message.files, _MOST_FILES) - len(self.capture_fds)
+                lost = min(message.files, messages.MOST_FDS) - len(self.capture_fds)
                 self.capture_fds += [-1] * lost
             case messages.Done():
                 self._allowed = ()

@@ -20,6 +20,9 @@ from pytest_cudafork.process.protocol.message_kinds import Message as Message
 from pytest_cudafork.process.protocol.message_kinds import checked
 from pytest_cudafork.process.protocol.message_kinds import of_kind as of_kind
 
+MOST_FDS = 4
+"""How many descriptors come with a message between a child and the process that waits for it."""
+
 # -- what a child is told --------------------------------------------------------------------------
 
 

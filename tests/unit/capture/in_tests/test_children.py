@@ -104,6 +104,29 @@ def test_a_child_that_has_closed_its_descriptors_tells_as_well() -> None:
         look.watching.close()
 
 
+def test_a_child_whose_test_has_replaced_functions_tells_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As pyfakefs does, for which there is no /proc."""
+
+    def not_there(*arguments: Any, **more: Any) -> Any:
+        raise FileNotFoundError(*arguments)
+
+    with looking() as look:
+        children_of(look)
+        lengths, captured = stale(look)
+
+        def work() -> None:
+            for name in ["builtins.open", "io.open", "os.fstat", "json.dumps"]:
+                monkeypatch.setattr(name, not_there)
+            lengths.add_(1)
+            captured.replay()
+
+        in_child(work)
+        assert look.kinds() == ["stale-data"]
+        look.watching.close()
+
+
 def test_a_test_that_closes_the_descriptors_of_its_process_harms_nobody(tmp_path: Path) -> None:
     with looking() as look:
         children = children_of(look)
