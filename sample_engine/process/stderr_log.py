@@ -51,12 +51,12 @@ class StderrLog(MemoryFile):
         text = self.written_since(start)
         found = []
         below = False
-        for line in text.rstrip().splitlines():
+        for line in text.splitlines():
             below = below and line.startswith(_FRAME)
             if not below:
                 found.append(line)
             below = below or (line.startswith(_FRAME) and line.endswith(_LOOP))
-        return "\n".join(found)
+        return "\n".join(found).rstrip()
 
     def written_since(self, start: int) -> str:
         """Return all that was written from ``start`` on; "" once it is closed."""
