@@ -121,20 +121,20 @@ PLACES = [
     ),
     (
         f"{ENGINE}/speculation.md",
-        "takes 0.42 of the time with `eagle` and five drafts, and 0.49 with `ngram`",
-        "record_cpu_2026-11-28",
+        "takes 0.45 of the time with `eagle` and five drafts, and 0.50 with `ngram`",
+        "record_cpu_2026-11-29",
         (
-            "time of a token with eagle k=5, to none | 0.423",
-            "time of a token with ngram k=5, to none | 0.494",
+            "time of a token with eagle k=5, to none | 0.454",
+            "time of a token with ngram k=5, to none | 0.500",
         ),
     ),
     (
         "docs/how-to/gpus.md",
-        "took 1.12 (one card) and 1.17 (two cards) of the time of the best packing",
-        "record_cpu_2026-11-28",
+        "took 1.12 (one card) and 1.14 (two cards) of the time of the best packing",
+        "record_cpu_2026-11-29",
         (
-            "1 GPUs packed, to the best packing found | 1.122",
-            "2 GPUs packed, to the best packing found | 1.165",
+            "1 GPUs packed, to the best packing found | 1.117",
+            "2 GPUs packed, to the best packing found | 1.135",
         ),
     ),
     (
