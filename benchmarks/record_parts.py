@@ -174,6 +174,14 @@ CPU = {
         },
         minutes=0.4,
     ),
+    "files": Part(
+        "benchmarks/bench_file_worker.py",
+        ["--rounds", "1"],
+        lambda data: {
+            f"{data['files']} files that import torch, by worker, to Python": data["ratio"]
+        },
+        minutes=0.4,
+    ),
     "isolation": Part(
         "benchmarks/bench_isolation_cpu.py",
         ["--tests", "200", "--rounds", "1"],
