@@ -1,4 +1,4 @@
-"""The messages of torch 2.8 to 2.13, CUDA, NCCL, vLLM, Triton, CuPy, JAX, Numba and PyCUDA.
+"""The messages of torch 2.8 to 2.13, CUDA, NCCL, vLLM, Triton, CuPy, JAX, Numba and others.
 
 Each row names the place where its words stand in that project, so that a release that changes them
 can be compared. Words are looked for as they stand in a line, whatever is around them and however
@@ -93,6 +93,14 @@ MESSAGES = (
         kinds.NO_GPU,
         "torch",
         _TORCH_COUNT,
+    ),
+    Message("no CUDA-capable device is detected", kinds.NO_GPU, "CUDA", _RUNTIME),
+    Message("CUDA_ERROR_NO_DEVICE", kinds.NO_GPU, "JAX, Numba, CuPy", _DRIVER),
+    Message(
+        "cuInit: UNKNOWN ERROR (303)",  # there is no libcuda.so.1
+        kinds.NO_GPU,
+        "TensorFlow",
+        "openxla/xla xla/stream_executor/cuda, cuInit",
     ),
     Message(
         "Torch not compiled with CUDA enabled",

@@ -47,6 +47,15 @@ WRITTEN = {
     "RuntimeError: Found no NVIDIA driver on your system. Please check": kinds.NO_GPU,
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)": kinds.NO_GPU,
     "RuntimeError: No CUDA GPUs are available": kinds.NO_GPU,
+    "RuntimeError: CUDA error: no CUDA-capable device is detected": kinds.NO_GPU,
+    "CudaAPIError: [100] Call to cuInit results in CUDA_ERROR_NO_DEVICE": (kinds.NO_GPU),
+    "E cuda_driver.cc:300] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device": (
+        kinds.NO_GPU
+    ),
+    "W cuda_driver.cc:269] failed call to cuInit: UNKNOWN ERROR (303)": kinds.NO_GPU,
+    "E driver.cc:300] failed call to cuInit: CUDA_ERROR_NOT_INITIALIZED: initialization error": (
+        kinds.INITIALIZATION
+    ),
     "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env "
     "variable CUDA_VISIBLE_DEVICES after program start.": kinds.NO_GPU,
     "AssertionError: Torch not compiled with CUDA enabled": kinds.NO_CUDA_BUILD,
