@@ -158,8 +158,8 @@ def examine_flash_attention(
             told = [found_ok, *told]
         findings += told
     if not facts:
-        text = "none is installed" + ("" if torch.folder else ", nor is torch")
-        findings.append(ok("FlashAttention", text, "attention takes the kernels of torch itself"))
+        so = "attention takes the kernels of torch itself" if torch.folder else ""
+        findings.append(ok("FlashAttention", "none is installed", so))
     return findings, facts
 
 

@@ -51,9 +51,15 @@ def examine(machine: Machine = NONE, *, torch: Torch = TORCH) -> list[Finding]:
     return findings
 
 
-def test_none_is_nothing_to_worry_about(site: Path) -> None:
-    (found,) = examine()
-    assert (found.level, found.text) == (Level.OK, "none is installed")
+@pytest.mark.parametrize(
+    ("torch", "so"),
+    [(TORCH, "attention takes the kernels of torch itself"), (Torch(), "")],
+    ids=["torch", "no torch"],
+)
+def test_none_is_nothing_to_worry_about(torch: Torch, so: str, site: Path) -> None:
+    (found,) = examine(torch=torch)
+    expected = Level.OK, "none is installed", so
+    assert (found.level, found.text, found.consequence) == expected
 
 
 def test_each_family_is_known_by_its_module(site: Path) -> None:
