@@ -74,3 +74,26 @@ def test_a_new_finding_and_one_that_is_gone_are_told() -> None:
     ]
     assert check_security.differences({}, [row]) == ["gcc leak a.c: 0 found, 1 explained"]
     assert check_security.differences({("gcc", "race", "b.c"): 1}, [])
+
+
+def test_an_analyser_reads_the_standard_library_by_its_own_names() -> None:
+    code = (
+        "from pytest_cudafork.compat.unpatched import os, pickle  # as they were\n"
+        "from pytest_cudafork.compat.unpatched import (\n    io,\n    re,  # late\n)\n"
+        "def f():\n    from pytest_cudafork.compat.unpatched import time\n    return pickle.loads\n"
+        "from pytest_cudafork.compat import unpatched\n"
+    )
+    assert check_security.with_plain_imports(code) == (
+        "import os, pickle\nimport io, re\n\n\n\n"
+        "def f():\n    import time\n    return pickle.loads\n"
+        "from pytest_cudafork.compat import unpatched\n"
+    )
+
+
+def test_no_module_hides_the_standard_library_from_an_analyser() -> None:
+    hidden = [
+        path.relative_to(PROJECT).as_posix()
+        for path in sorted((PROJECT / check_security.PACKAGE).rglob("*.py"))
+        if "unpatched import" in check_security.with_plain_imports(path.read_text("utf-8"))
+    ]
+    assert not hidden
