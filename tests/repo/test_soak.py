@@ -74,8 +74,8 @@ def test_pages_of_files_are_not_counted_but_those_of_shared_memory_are(
 ) -> None:
     size = 1 << 24
     torch = find_spec("torch")
-    assert torch is not None
-    assert torch.origin is not None
+    if torch is None or torch.origin is None:
+        pytest.skip("a file of some size, on a disk, is wanted: torch's, and it is not installed")
     before = soak.look(1, tmp_path)
     # not a file of tmp_path: where /tmp is in memory, so are its pages
     with (
