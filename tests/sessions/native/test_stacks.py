@@ -222,6 +222,34 @@ def test_a_descriptor_that_was_reused_is_not_written_to(scripts: Scripts, versio
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_a_program_that_has_closed_its_files_has_a_stack_and_they_stay_closed(
+    scripts: Scripts, version: str
+) -> None:
+    done = scripts.run(
+        """
+        phantom.install("absent")
+        cuda = ctypes.CDLL("libcuda.so.1")
+
+        def daemon():
+            os.closerange(3, 4096)
+            cuda.cuInit(0)  # with nothing open
+
+        daemon()
+        for fd in range(3, 4096):
+            try:
+                os.fstat(fd)
+            except OSError:
+                continue
+            raise AssertionError(fd)
+        """,
+        python=interpreter(version),
+    )
+    assert done.status == 0, done.err
+    assert done.only["gil"] == "dumped"
+    assert done.only["stack"][0][1:3] == [scripts.line_of("# with nothing open"), "daemon"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_taken_back_arming_leaves_a_touch_alive(scripts: Scripts, version: str) -> None:
     done = scripts.run(
         """

@@ -70,26 +70,47 @@ EXPORT int cudafork_arm(int signum, int fd)
     return answer;
 }
 
-/* Says whether the signal still does what it did when armed, and the descriptor is still ours: a
- * program that closes all its files may have opened one of its own under that number. In a forked
- * child a fresh file takes the number over, since the old one is shared with the parent. */
-static int still_armed(struct arm *arm)
+/* Opens a file under a number that is free, which it was not when it was armed: a program has closed
+ * all its files, as daemons do. Where another thread was quicker, the number is that thread's. */
+static int lend_file(int number)
+{
+    int fresh = memory_file(), taken;
+
+    if (fresh < 0 || fresh == number)
+        return fresh >= 0;
+    taken = fcntl(fresh, F_DUPFD_CLOEXEC, number);
+    close(fresh);
+    if (taken >= 0 && taken != number)
+        close(taken);
+    return taken == number;
+}
+
+enum target { NOWHERE, OURS, LENT };
+
+/* Says whether the signal still does what it did when armed, and whose the descriptor is: a program
+ * that closes all its files may have opened one of its own under that number. In a forked child a
+ * fresh file takes the number over, since the old one is shared with the parent. A file that is lent
+ * is to be closed after the dump. */
+static enum target still_armed(struct arm *arm)
 {
     struct stat file;
     void (*handler)(int);
     int fresh, moved;
 
-    if (fstat(arm->fd, &file) < 0 || file.st_dev != arm->device || file.st_ino != arm->inode ||
-        handler_of(arm->signum, &handler) < 0 || handler != arm->handler)
-        return 0;
+    if (handler_of(arm->signum, &handler) < 0 || handler != arm->handler)
+        return NOWHERE;
+    if (fstat(arm->fd, &file) < 0)
+        return lend_file(arm->fd) ? LENT : NOWHERE;
+    if (file.st_dev != arm->device || file.st_ino != arm->inode)
+        return NOWHERE;
     if (arm->pid == getpid())
-        return 1;
+        return OURS;
     fresh = memory_file();
     if (fresh < 0)
-        return 0;
+        return NOWHERE;
     moved = dup3(fresh, arm->fd, O_CLOEXEC);
     close(fresh);
-    return moved >= 0 && remember(arm, arm->signum, arm->fd) == 0;
+    return moved >= 0 && remember(arm, arm->signum, arm->fd) == 0 ? OURS : NOWHERE;
 }
 
 static int raise_here(int signum)
@@ -122,6 +143,7 @@ static ssize_t take_dump(const struct python *python, char *data, size_t size)
 {
     void *thread = python->PyGILState_GetThisThreadState();
     struct arm *arm;
+    enum target target;
     ssize_t length = 0;
     int fd;
 
@@ -137,9 +159,12 @@ static ssize_t take_dump(const struct python *python, char *data, size_t size)
     }
     witness_lock();
     arm = &arms[arm_count ? arm_count - 1 : 0];
-    if (arm_count && still_armed(arm) && ftruncate(arm->fd, 0) == 0 &&
-        lseek(arm->fd, 0, SEEK_SET) == 0 && raise_here(arm->signum) == 0)
+    target = arm_count ? still_armed(arm) : NOWHERE;
+    if (target != NOWHERE && ftruncate(arm->fd, 0) == 0 && lseek(arm->fd, 0, SEEK_SET) == 0 &&
+        raise_here(arm->signum) == 0)
         length = read_back(arm->fd, data, size);
+    if (target == LENT)
+        close(arm->fd);
     witness_unlock();
     return length;
 }
