@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -12,18 +11,18 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="the engines need it")
+pytest.importorskip("msgspec", reason="the engines need it")
+pytest.importorskip("triton", reason="the kernels need it")
+
 from sample_engine import LLM, EngineDeadError, SamplingParams
 from sample_engine.device.platform import gpu_count
 from tests.engine.support.engine import COUNT, GREEDY, PROMPTS, model_folder, plain_tokens
 from tests.engine.support.process import is_running, wait_until_stopped
 
 PROJECT = Path(__file__).resolve().parents[2]
-NEEDED = [name for name in ("torch", "msgspec", "triton") if importlib.util.find_spec(name) is None]
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(bool(NEEDED), reason=f"needs {', '.join(NEEDED)}"),
-]
+pytestmark = pytest.mark.gpu
 
 ENDLESS = SamplingParams(max_tokens=100, ignore_eos=True)
 

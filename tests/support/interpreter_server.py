@@ -30,6 +30,7 @@ import importlib.abc
 import importlib.machinery
 import io
 import json
+import linecache
 import os
 import runpy
 import signal
@@ -268,6 +269,9 @@ def _run(request: dict[str, Any]) -> None:
     if kind == "-c":
         program.__loader__ = importlib.machinery.BuiltinImporter
         code = compile(what, "<string>", "exec")
+        if sys.version_info >= (3, 13):  # a traceback shows its lines
+            lines = [f"{line}\n" for line in what.splitlines()]
+            linecache.cache["<string>"] = (len(what), None, lines, "<string>")
     else:
         program.__file__ = os.path.abspath(what)
         program.__dict__["__cached__"] = None

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tools.training.corpus import split_of
-
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
     """Return a small library: modules of every split, tests, and what is to be left out."""
+    from tools.training.corpus import split_of  # there may be no numpy
+
     root = tmp_path / "library"
     wanted = {"train": 50, "validation": 8, "held_out": 8, "tests": 24}
     for index in itertools.count():
