@@ -26,6 +26,7 @@ from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
 from sample_engine.process import client as client_module
+from sample_engine.process import core_handle
 from sample_engine.process.client import START_SECONDS_ENV, InprocClient, ProcessClient
 from sample_engine.process.interrupts import interrupts_deferred
 from sample_engine.process.messages import MessageError
@@ -315,6 +316,8 @@ def test_a_core_that_does_not_hear_is_ended_after_a_while(
     end: str, asleep: Milestone, signals: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "_STOP_SECONDS", 0.3)
+    if end != "stopped":  # it ends by itself then, however long that takes
+        monkeypatch.setattr(core_handle, "_TERMINATE_SECONDS", HANG_SECONDS)
     client = start(FORK, Script(at_step="sleep", step_number=1))
     pid = client.info["core_pid"]
     if end == "stopped":
