@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from tests.engine.support.engine import (
     SAMPLED,
     add_head,
     model_folder,
+    pausing_core,
     plain_tokens,
 )
 from tests.engine.support.process import (
@@ -101,26 +100,10 @@ def test_random_weights_are_those_of_one_process(folder: str) -> None:
     assert found[0] == found[1]
 
 
-def pausing(paused: int, config: EngineConfig, place: RankPlace) -> EngineCore:
-    """A core whose rank of that number comes to no end of its third step."""
-    core = EngineCore(config, place=place)
-    if place.rank == paused:
-        run, steps = core.runner.run, itertools.count(1)
-
-        def run_or_pause(*arguments: Any, **more: Any) -> Any:
-            if next(steps) == 3:
-                while True:
-                    time.sleep(3600)
-            return run(*arguments, **more)
-
-        core.runner.run = run_or_pause  # type: ignore[method-assign]
-    return core
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_is_named_and_takes_the_other_with_it(rank: int, folder: str) -> None:
     # It is in a step then, however long it takes to kill it: else all may have been generated.
-    with LLM(**settings(folder, core_factory=functools.partial(pausing, rank))) as llm:
+    with LLM(**settings(folder, core_factory=functools.partial(pausing_core, rank))) as llm:
         pids = llm.info()["rank_pids"]
         stream = llm.generate_stream({"prompt_token_ids": [1]}, ENDLESS)
         next(stream)
