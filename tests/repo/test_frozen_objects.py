@@ -42,6 +42,17 @@ def test_what_a_test_has_unfrozen_is_frozen_again(frozen: FrozenObjects) -> None
     assert gc.get_freeze_count() > 1000
 
 
+def test_a_collector_that_a_test_has_switched_off_is_switched_on_again(
+    frozen: FrozenObjects,
+) -> None:
+    hook = frozen.pytest_runtest_protocol()
+    next(hook)
+    gc.disable()
+    with pytest.raises(StopIteration):
+        hook.send(None)
+    assert gc.isenabled()
+
+
 def test_what_is_frozen_is_not_frozen_once_more(
     frozen: FrozenObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,10 +48,14 @@ class FrozenObjects:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
-        """Freeze again what the test has unfrozen, its own garbage too: that is little."""
+        """Freeze again what the test has unfrozen, its own garbage too: that is little.
+
+        A command that a test calls here may have switched the collector off, for its process.
+        """
         try:
             return (yield)
         finally:
+            gc.enable()
             many = len(sys.modules) >= self._modules + _MANY_MODULES
             if self._frozen and (self._undone or many):
                 if many:

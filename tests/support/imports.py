@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -187,7 +188,8 @@ def assert_gone(mark: str, but: str = "") -> None:
     deadline = time.monotonic() + 60
     while (left := _marked(mark)) and time.monotonic() < deadline:
         for pid in [pid for pid, command in left.items() if but and command.startswith(but)]:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended since it was looked at
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
     assert left == {}
 

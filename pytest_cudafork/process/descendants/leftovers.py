@@ -97,8 +97,20 @@ def marked_processes(cookies: Iterable[bytes]) -> list[int]:
 
 
 def busy_processes(cookie: bytes) -> list[int]:
-    """Return the living processes with a mark, without those that only tidy up after others."""
-    return [pid for pid in marked_processes([cookie]) if not _seconds_left_to(pid)]
+    """Return the living processes with a mark, without those that only tidy up after others.
+
+    One that is beginning a program is waited for, a moment, until it is known what that is.
+    """
+    return [pid for pid in marked_processes([cookie]) if _is_busy(pid)]
+
+
+def _is_busy(pid: int) -> bool:
+    until = time.monotonic() + _EXEC_SECONDS
+    while (seconds := _seconds_left_to(pid)) == _EXEC_SECONDS and process_state.has_memory(pid):
+        if time.monotonic() >= until:
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return not seconds
 
 
 def descendants(pid: int) -> list[int]:

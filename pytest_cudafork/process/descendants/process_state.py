@@ -44,6 +44,18 @@ def program_of(pid: int) -> str:
     return "".join(c if c.isprintable() else "?" for c in words)
 
 
+def has_memory(pid: int) -> bool:
+    """Whether a process has any memory. One that ends has given it back; one that begins has some.
+
+    Neither has a command line.
+    """
+    try:
+        with io.open(f"/proc/{pid}/statm", "rb") as file:
+            return not file.read().startswith(b"0 ")
+    except OSError:
+        return False
+
+
 def _field(pid: int, place: int) -> str:
     return proc_stat.field(f"/proc/{pid}/stat", place)
 

@@ -16,6 +16,7 @@ from sample_engine.errors import ConfigError
 from sample_engine.kv_transfer import redis_store
 from sample_engine.kv_transfer.redis_store import RedisStore
 from sample_engine.kv_transfer.store import StoreError
+from tests.engine.support import kv_transfer as support
 from tests.engine.support.kv_transfer import (
     SECONDS,
     needs_redis,
@@ -132,6 +133,17 @@ def test_a_server_that_ends_is_told_and_one_that_comes_back_is_used(
         with redis_on_a_socket(tmp_path):
             assert put(store, name, 1) == 1
             assert got(store, name, 1) == [1]
+
+
+def test_a_server_of_others_on_a_port_that_was_free_a_moment_ago_is_not_taken_for_ones_own(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = int(redis_url.rpartition(":")[2].partition("/")[0])
+    ports = iter([taken, taken, support.free_port()])
+    monkeypatch.setattr(support, "free_port", lambda: next(ports))
+    with redis_server("--requirepass", "secret") as url:
+        assert f":{taken}/" not in url
+    assert next(ports, None) is None
 
 
 def test_nobody_there_is_told() -> None:

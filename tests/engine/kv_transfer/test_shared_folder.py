@@ -162,10 +162,10 @@ def test_what_is_not_this_users_is_refused(shm: str) -> None:
 
 
 def test_a_removal_that_does_not_end_is_told(shm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_folder, "_JOIN_SECONDS", 0.05)
     path = folder_path(shm, "one")
     path.mkdir()
-    with open(path / "users", "w") as held:
+    with open(path / "users", "w") as held, monkeypatch.context() as patched:
+        patched.setattr(shared_folder, "_JOIN_SECONDS", 0.05)
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StoreError, match=r"locked for 0\.05 seconds by a process that removes"):
             SharedFolder(shm, "one")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import fcntl
 import os
 import select
 import signal
-import stat
 import subprocess
 import sys
 import termios
@@ -26,6 +26,7 @@ from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
 from sample_engine.process import client as client_module
+from sample_engine.process import core_handle
 from sample_engine.process.client import START_SECONDS_ENV, InprocClient, ProcessClient
 from sample_engine.process.interrupts import interrupts_deferred
 from sample_engine.process.messages import MessageError
@@ -315,6 +316,8 @@ def test_a_core_that_does_not_hear_is_ended_after_a_while(
     end: str, asleep: Milestone, signals: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "_STOP_SECONDS", 0.3)
+    if end != "stopped":  # it ends by itself then, however long that takes
+        monkeypatch.setattr(core_handle, "_TERMINATE_SECONDS", HANG_SECONDS)
     client = start(FORK, Script(at_step="sleep", step_number=1))
     pid = client.info["core_pid"]
     if end == "stopped":
@@ -356,15 +359,16 @@ def test_both_ends_can_write_more_than_the_pipe_holds() -> None:
 def test_bytes_that_are_no_message_are_an_error_and_end_the_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    others = descriptors()  # of this process; a forked core has them as well
+    # Of this process; a forked core has them as well. Not their numbers: what an earlier test has
+    # left may be closed at any time, and its number is the next one's.
+    others = set(descriptors().values())
 
     def write_garbage() -> None:
         for fd in map(int, os.listdir("/proc/self/fd")):
-            try:
-                if fd not in others and stat.S_ISSOCK(os.fstat(fd).st_mode):
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself
+                target = os.readlink(f"/proc/self/fd/{fd}")
+                if target.startswith("socket:") and target not in others:
                     os.write(fd, b"\x00\x00\x00\x05hello")
-            except OSError:
-                pass  # the descriptor of the listing itself
 
     monkeypatch.setitem(EVENTS, "garbage", write_garbage)
     client = start(FORK, Script(at_step="garbage", step_number=2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import os
 import shutil
@@ -79,43 +78,36 @@ def redis_server(*options: str) -> Iterator[str]:
     """A server on a free port of the loopback that keeps nothing on disk; yields its URL."""
     while True:
         port = free_port()
-        connect = functools.partial(socket.create_connection, ("127.0.0.1", port))
         where = ("--port", str(port), "--bind", "127.0.0.1")
-        with _running((*where, *options), connect) as is_up:
-            if is_up:
-                yield f"redis://127.0.0.1:{port}/0"
-                return
-        # It has ended, as a server does that finds its port taken: another one is tried.
+        # On the port another worker's server may answer. A socket of its own is there once it has
+        # the port: without that it ends.
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/redis"
+            with _running((*where, "--unixsocket", path, *options), path) as is_up:
+                if is_up:
+                    yield f"redis://127.0.0.1:{port}/0"
+                    return
 
 
 @contextlib.contextmanager
 def redis_on_a_socket(folder: Path) -> Iterator[str]:
     """A server on a socket of its own, where nothing else can be once it has ended."""
     path = str(folder / "redis")
-
-    def connect() -> socket.socket:
-        end = socket.socket(socket.AF_UNIX)
-        try:
-            end.connect(path)
-        except OSError:
-            end.close()
-            raise
-        return end
-
-    with _running(("--port", "0", "--unixsocket", path), connect) as is_up:
+    with _running(("--port", "0", "--unixsocket", path), path) as is_up:
         assert is_up, "the server has ended"
         yield f"unix://{path}"
 
 
 @contextlib.contextmanager
-def _running(options: Sequence[str], connect: Callable[[], socket.socket]) -> Iterator[bool]:
-    """Run a server; whether it is up, or has ended instead."""
+def _running(options: Sequence[str], path: str) -> Iterator[bool]:
+    """Run a server with a socket there; whether it is up, or has ended instead."""
     program = redis_program()
     assert program is not None, "the test is marked needs_redis"
 
     def answers() -> bool:
-        with contextlib.suppress(OSError), connect() as end:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as end:
             end.settimeout(SECONDS)
+            end.connect(path)
             end.sendall(b"PING\r\n")
             return bool(end.recv(16))
         return False

@@ -47,9 +47,9 @@ class Server(NamedTuple):
         """Wait until no request is under way."""
         self.wait_until(0)
 
-    def wait_until(self, count: int, seconds: float = WAIT_SECONDS) -> None:
+    def wait_until(self, count: int) -> None:
         """Wait until so many requests are under way."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + WAIT_SECONDS
         while (running := self.ask("GET", "/health")[1]["running"]) != count:
             assert time.monotonic() < until, f"{running} requests are under way, not {count}"
             time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +12,14 @@ import pytest
 
 from sample_engine import LLM, ConfigError, EngineDeadError, SamplingParams
 from sample_engine.config import EngineConfig
-from tests.engine.support.engine import COUNT, GREEDY, PROMPTS, SAMPLED, plain_tokens
+from tests.engine.support.engine import (
+    COUNT,
+    GREEDY,
+    PROMPTS,
+    SAMPLED,
+    pausing_core,
+    plain_tokens,
+)
 from tests.engine.support.process import is_running, nothing_left_behind
 
 ENDLESS = SamplingParams(max_tokens=100, ignore_eos=True)
@@ -72,7 +80,7 @@ def test_a_stream_that_is_closed_ends_its_request_and_the_others_go_on(folder: s
 
 
 def test_a_core_that_is_killed_in_a_step_is_reported_and_leaves_nothing(folder: str) -> None:
-    with LLM(**settings(folder)) as llm:
+    with LLM(**settings(folder, core_factory=functools.partial(pausing_core, 0))) as llm:
         pid = llm.info()["core_pid"]
         stream = llm.generate_stream({"prompt_token_ids": PROMPTS["own-8"]}, ENDLESS)
         assert next(stream).token_ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.engine.support.engine import (
     SAMPLED,
     add_head,
     model_folder,
+    pausing_core,
     plain_tokens,
 )
 from tests.engine.support.process import (
@@ -100,7 +102,8 @@ def test_random_weights_are_those_of_one_process(folder: str) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_is_named_and_takes_the_other_with_it(rank: int, folder: str) -> None:
-    with LLM(**settings(folder)) as llm:
+    # It is in a step then, however long it takes to kill it: else all may have been generated.
+    with LLM(**settings(folder, core_factory=functools.partial(pausing_core, rank))) as llm:
         pids = llm.info()["rank_pids"]
         stream = llm.generate_stream({"prompt_token_ids": [1]}, ENDLESS)
         next(stream)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,21 @@ from tests.support.checked_sessions import TEST, LedgerSession, report
 from tests.support.trace_events import valid_events
 
 HERE = os.getpid()
+AGO = 1000
+"""Seconds since the session began; what a test here tells of it has been, on any machine."""
 
 
-def phase(when: str, begin: float, end: float, **about: Any) -> pytest.TestReport:
-    """Return a report of a phase between two moments, in seconds since now."""
-    now = time.time()
-    return report(when, start=now + begin, stop=now + end, **about)
+def begun() -> Trace:
+    """Return the trace of a session that began a while ago."""
+    trace = Trace()
+    trace._wall -= AGO
+    trace._clock -= AGO * 10**9
+    return trace
+
+
+def phase(trace: Trace, when: str, begin: float, end: float, **about: Any) -> pytest.TestReport:
+    """Return a report of a phase between two moments, in seconds since the trace began."""
+    return report(when, start=trace._wall + begin, stop=trace._wall + end, **about)
 
 
 def names(events: list[dict[str, Any]]) -> dict[int, str]:
@@ -40,10 +48,10 @@ def spans(events: list[dict[str, Any]], category: str) -> list[dict[str, Any]]:
 
 
 def test_tests_are_in_the_row_of_their_process() -> None:
-    trace = Trace()
-    trace.add(phase("call", 1, 3, **{CARRIED: carried("")}))
-    trace.add(phase("call", 4, 5, isolation="spawn", **{CARRIED: {"pid": 77, "gpus": ""}}))
-    trace.add(phase("setup", 5, 6, worker_id="gw3", **{CARRIED: {"pid": 88, "gpus": ""}}))
+    trace = begun()
+    trace.add(phase(trace, "call", 1, 3, **{CARRIED: carried("")}))
+    trace.add(phase(trace, "call", 4, 5, isolation="spawn", **{CARRIED: {"pid": 77, "gpus": ""}}))
+    trace.add(phase(trace, "setup", 5, 6, worker_id="gw3", **{CARRIED: {"pid": 88, "gpus": ""}}))
     events = valid_events(trace.document([]))
     assert names(events) == {
         HERE: "pytest",
@@ -53,7 +61,7 @@ def test_tests_are_in_the_row_of_their_process() -> None:
     here, worker = spans(events, "test")
     assert (here["name"], here["args"]) == (f"{TEST} (call)", {"outcome": "passed"})
     assert here["dur"] == pytest.approx(2e6, abs=1)
-    assert worker["ts"] - here["ts"] == pytest.approx(4e6, rel=0.5), "at its moment"
+    assert worker["ts"] - here["ts"] == pytest.approx(4e6, rel=0.01), "at its moment"
     (isolated,) = spans(events, "isolated test")
     assert isolated["args"]["isolation"] == "spawn"
     (session,) = spans(events, "session")
@@ -64,19 +72,19 @@ def test_what_has_no_times_is_left_out_and_what_was_before_is_at_the_beginning()
     class SubtestReport(pytest.TestReport):
         """A report of a subtest."""
 
-    trace = Trace()
-    subtest = phase("call", 0, 1)
+    trace = begun()
+    subtest = phase(trace, "call", 0, 1)
     subtest.__class__ = SubtestReport
     trace.add(subtest)
-    trace.add(phase("call", -500, -400))
+    trace.add(phase(trace, "call", -500, -400))
     (span,) = spans(valid_events(trace.document([])), "test")
     assert (span["ts"], span["dur"]) == (0, 0)
 
 
 def test_each_gpu_has_a_row_with_the_tests_that_had_it() -> None:
-    trace = Trace()
+    trace = begun()
     for when, begin, end in (("setup", 1, 2), ("call", 2, 4), ("teardown", 4, 5)):
-        trace.add(phase(when, begin, end, **{CARRIED: {"pid": HERE, "gpus": "1,GPU-a"}}))
+        trace.add(phase(trace, when, begin, end, **{CARRIED: {"pid": HERE, "gpus": "1,GPU-a"}}))
     events = valid_events(trace.document([]))
     rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert set(rows.values()) == {"GPU 1", "GPU GPU-a"}
@@ -91,7 +99,7 @@ def test_each_gpu_has_a_row_with_the_tests_that_had_it() -> None:
 
 def test_touches_forks_and_programs_of_the_ledger(tmp_path: Path) -> None:
     session = LedgerSession(tmp_path)
-    trace = Trace()
+    trace = begun()
     session.touch(3)
     session.touch(9, pid=55, tid=56, poisoned=True)
     fork = session.fork(5, verdict="unguarded")
@@ -124,7 +132,7 @@ def test_touches_forks_and_programs_of_the_ledger(tmp_path: Path) -> None:
 
 def test_processes_of_other_hosts_have_numbers_that_can_be_drawn(tmp_path: Path) -> None:
     session = LedgerSession(tmp_path)
-    trace = Trace()
+    trace = begun()
     far = moved_number(55, 2)
     session.touch(9, pid=far, tid=moved_number(56, 2))
     session.touch(9, pid=far, tid=far)
@@ -149,8 +157,8 @@ def test_processes_of_other_hosts_have_numbers_that_can_be_drawn(tmp_path: Path)
     ids=str,
 )
 def test_what_checks_it_here_refuses_what_is_none(wrong: dict[str, Any]) -> None:
-    trace = Trace()
-    trace.add(phase("call", 0, 1))
+    trace = begun()
+    trace.add(phase(trace, "call", 0, 1))
     document = trace.document([])
     event = next(each for each in document["traceEvents"] if each["ph"] == "X")
     event.update(wrong)
@@ -181,9 +189,9 @@ def test_what_checks_it_here_refuses_what_no_viewer_draws() -> None:
 
 def test_the_timeline_has_each_process_from_its_first_thing_to_its_last(tmp_path: Path) -> None:
     session = LedgerSession(tmp_path)
-    trace = Trace()
+    trace = begun()
     about = {"pid": 77, "ppid": HERE, "gpus": "0"}
-    trace.add(phase("call", 4, 5, isolation="spawn", **{CARRIED: about}))
+    trace.add(phase(trace, "call", 4, 5, isolation="spawn", **{CARRIED: about}))
     fork = session.fork(5, verdict="unguarded")
     session.ledger.append("child", pid=55, tid=55, ppid=77, parent=HERE, fork=fork)
     session.ledger.append("process", pid=61, tid=61, ppid=55, argv=["python", "server.py"])

@@ -19,6 +19,7 @@ from pytest_cudafork.imports.worker import supervisor
 from tests.support.descriptors import descriptors_left
 from tests.support.imports import TOUCH, write_package
 from tests.support.isolation import is_gone
+from tests.support.signs import wait_until
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "__init__": "",
         "a": "print('hello')",
         "hot": TOUCH,
-        "hangs": "import time\ntime.sleep(60)",
+        "hangs": f"import time\nopen({str(tmp_path / 'hangs')!r}, 'w').close()\ntime.sleep(600)",
     }
     write_package(tmp_path, "pkg", files)
     return tmp_path
@@ -86,10 +87,10 @@ def test_a_fresh_interpreter_imports_one_module() -> None:
         assert len(fresh.touches_of(answer["pid"])) == 1
 
 
-@pytest.mark.usefixtures("folder")
-def test_an_import_that_takes_too_long_is_ended_with_its_stacks() -> None:
+def test_an_import_that_takes_too_long_is_ended_with_its_stacks(folder: Path) -> None:
     with contextlib.closing(FreshImport(AuditSettings(), "pkg.hangs")) as fresh:
-        answer = fresh.answer(4.0)  # by then the module is being imported
+        wait_until((folder / "hangs").exists, "the import")
+        answer = fresh.answer(0.1)
         assert answer["timed_out"]
         assert answer["told"] is None
         assert "hangs.py" in answer["stacks"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.compat import unpatched
-from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.descendants import leftovers, process_state
 from tests.support.isolation import is_gone
 
 
@@ -67,6 +67,48 @@ def test_what_only_tidies_up_is_not_busy(
         os.close(writing)
         os.close(reading)
         os.waitpid(pid, 0)
+
+
+def test_one_that_begins_a_program_again_and_again_is_busy_at_each_look(
+    cookie: bytes, marked: bool, tmp_path: Path
+) -> None:
+    """It has no command line each time, for a moment."""
+    assert marked
+    script = tmp_path / "again"
+    script.write_text('#!/bin/sh\nexec "$0"\n')
+    script.chmod(0o755)
+    with subprocess.Popen([script]) as process:
+        try:
+            looks = [leftovers.busy_processes(cookie) for _ in range(200)]
+        finally:
+            process.kill()
+    assert [found for found in looks if found != [process.pid]] == []
+
+
+@pytest.mark.parametrize(
+    ("has_memory", "then", "busy"), [(True, 0.0, 1), (True, 10.0, 0), (False, 0.0, 0)]
+)
+def test_one_without_a_command_line_is_waited_for_unless_it_ends(
+    cookie: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+    has_memory: bool,
+    then: float,
+    busy: int,
+) -> None:
+    seconds = [leftovers._EXEC_SECONDS, leftovers._EXEC_SECONDS, then]
+    monkeypatch.setattr(leftovers, "_seconds_left_to", lambda pid: seconds.pop(0))
+    monkeypatch.setattr(process_state, "has_memory", lambda pid: has_memory)
+    monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: [1])
+    assert len(leftovers.busy_processes(cookie)) == busy
+
+
+def test_one_that_has_no_command_line_for_long_is_busy(
+    cookie: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "_EXEC_SECONDS", 0.05)
+    monkeypatch.setattr(leftovers, "_seconds_left_to", lambda pid: 0.05)
+    monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: [os.getpid()])
+    assert leftovers.busy_processes(cookie) == [os.getpid()]
 
 
 def test_a_forked_process_wears_its_parents_mark_until_it_is_dead(

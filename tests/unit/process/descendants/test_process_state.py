@@ -62,6 +62,16 @@ def test_what_it_runs_and_since_when_is_known_while_it_is_there() -> None:
     assert process_state.started_at(child.pid) == 0
 
 
+def test_one_that_has_ended_has_no_memory() -> None:
+    assert process_state.has_memory(os.getpid())
+    with subprocess.Popen(["sleep", "100"]) as child:
+        assert process_state.has_memory(child.pid)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not process_state.has_memory(child.pid)
+    assert not process_state.has_memory(child.pid)
+
+
 def test_a_name_with_parentheses_is_no_state() -> None:
     code = "open('/proc/self/comm', 'w').write(') Z 1 (')\nprint(1, flush=True)\ninput()"
     command = [sys.executable, "-c", code]
