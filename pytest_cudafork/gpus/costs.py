@@ -253,10 +253,19 @@ class Packing:
         marks = marks_of(item)
         if not cost.vram or marks.complaint or marks.left_alone or scope_of(item) != "test":
             return
-        wish = marks.gpus or GpuWish(cost.gpus)
+        inventory = self._lender.inventory()
+        wish = marks.gpus
+        if wish is None:  # one that asks for none must not be skipped for want of them
+            most = next((n for n in range(cost.gpus, 0, -1) if not inventory.shortage(n)), 0)
+            if most == 0:
+                return
+            wish = GpuWish(most)
+            if most < cost.gpus:  # what it had on several may now be on these
+                give_gpus(item, wish)
+                return
         if wish.memory is None and not wish.share:
             need = int(cost.vram * _MARGIN) + _MARGIN_BYTES
-            full = bool(self._lender.inventory().excess(wish.n, need + _LEAST_BYTES))
+            full = bool(inventory.excess(wish.n, need + _LEAST_BYTES))
             give_gpus(item, wish._replace(memory=None if full else need))
 
 
