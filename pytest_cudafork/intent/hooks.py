@@ -117,13 +117,18 @@ class IntentHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Judge a file that was skipped as a whole."""
-        if report.outcome != "skipped" or not self.expected or self._pid != os.getpid():
+        """Judge a file that was skipped as a whole; count what a worker has found."""
+        if not self.expected or self._pid != os.getpid():
             return
-        slip = skip_slip(report.nodeid, reason_of(report.longrepr), 0, self.expected)
-        if slip is not None:
-            self._fail(report, slip)
-            self._count([list(slip)])
+        if report.outcome == "skipped" and getattr(report, CARRIED, None) is None:
+            slip = skip_slip(report.nodeid, reason_of(report.longrepr), 0, self.expected)
+            setattr(report, CARRIED, [] if slip is None else [list(slip)])
+            if slip is not None:
+                self._fail(report, slip)
+                if self._is_worker and not isinstance(report.longrepr, tuple):  # it fails now
+                    # pytest-xdist shows the same text of several workers once
+                    report.longrepr = str(report.longrepr)
+        self._count(getattr(report, CARRIED, None) or ())
 
     def _slips(self, report: pytest.TestReport) -> Iterable[Slip]:
         """Yield what is wrong with a report that was made here."""
@@ -213,9 +218,11 @@ class IntentHooks:
             fail_session(session, without_tests=True)
 
     def _is_past(self, test: str) -> bool:
-        """Whether a test ran as it was meant to, or its file is not there any more."""
+        """Whether a test or a file ran as it was meant to, or its file is not there any more."""
         path = os.path.join(str(self._config.rootpath), test.partition("::")[0])
-        return test in self._ran or not os.path.exists(path)
+        below = (f"{test}::", f"{test}/")  # of a file that was skipped as a whole
+        ran = test in self._ran or any(one.startswith(below) for one in self._ran)
+        return ran or not os.path.exists(path)
 
     @property
     def judged(self) -> set[str]:

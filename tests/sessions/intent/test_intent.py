@@ -130,6 +130,49 @@ def test_a_failure_names_its_place_where_a_line_is_all_that_is_shown(
     assert f"{path.with_name('test_whole.py')}:2" in result.stdout.str()
 
 
+@needs_xdist
+@pytest.mark.parametrize("errors", [True, False], ids=["errors", "counted"])
+def test_a_file_that_is_skipped_as_a_whole_counts_once_with_several_workers(
+    errors: bool, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        test_it="def test_a(): pass\ndef test_b(): pass\n",
+        test_whole="import pytest\npytest.skip('no GPU', allow_module_level=True)\n",
+    )
+    options = ["--cuda-fork-expect-gpus=1", "-p", "xdist.plugin", "-n2", "--maxfail=2"]
+    options += ["--cuda-fork-intent=gpu-skipped"] if errors else []
+    result = run_session(pytester, *options)
+    assert_no_crash(result)
+    result.assert_outcomes(passed=2, errors=int(errors), skipped=int(not errors))
+    result.stdout.fnmatch_lines([
+        "1 test needs a GPU and was skipped, though GPUs were expected",
+        "  test_whole.py: no GPU",
+    ])  # fmt: skip
+    if errors:
+        result.stdout.fnmatch_lines(["needs a GPU and was skipped, though GPUs were expected: no*"])
+        result.stdout.fnmatch_lines([f"It was skipped at {pytester.path}/test_whole.py:2."])
+
+
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n1",), marks=needs_xdist)])
+def test_a_file_that_is_skipped_no_more_is_gone_from_the_baseline(
+    workers: tuple[str, ...], pytester: pytest.Pytester
+) -> None:
+    whole = "import pytest\npytest.skip('no GPU', allow_module_level=True)\n"
+    path = pytester.makepyfile(test_whole=whole)
+    xdist = ("-p", "xdist.plugin") if workers else ()
+    options = ("--cuda-fork-expect-gpus=1", "--cuda-fork-intent=gpu-skipped", *xdist, *workers)
+    known = "--cuda-fork-baseline=known.toml"
+    first = run_session(pytester, *options, known, "--cuda-fork-baseline-update")
+    assert "baseline written: 1 test now, 1 added, 0 removed" in first.stdout.str()
+    still = run_session(pytester, *options, known, "--cuda-fork-baseline-update=shrink")
+    assert "baseline written: 1 test now, 0 added, 0 removed" in still.stdout.str()
+    path.write_text("def test_a(): pass\n")
+    gone = run_session(pytester, *options, known)
+    gone.stdout.fnmatch_lines(["gone from the baseline: test_whole.py, which needs a GPU and*"])
+    shrunk = run_session(pytester, *options, known, "--cuda-fork-baseline-update=shrink")
+    assert "baseline written: 0 tests now, 0 added, 1 removed" in shrunk.stdout.str()
+
+
 def test_options_that_say_nothing_together_are_usage_errors(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(): pass")
     for args, words in (
