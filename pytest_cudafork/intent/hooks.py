@@ -65,6 +65,8 @@ class IntentHooks:
         """What was found of tests, for the reports of their later phases: JUnit takes the last."""
         self._reader: LedgerReader | None = None
         self._touched: set[str] = set()
+        self._told: set[str] = set()
+        """Tests that run, and of which it has been told that they saw a GPU."""
         self._sees_gpus = False
         self.slips: dict[tuple[str, str], Slip] = {}
         """What was found, by kind and test."""
@@ -114,6 +116,7 @@ class IntentHooks:
         if report.when == "teardown":
             self._ran.add(report.nodeid)
             self._words.pop(report.nodeid, None)
+            self._told.discard(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -149,7 +152,12 @@ class IntentHooks:
             slip = skip_slip(report.nodeid, reason_of(report.longrepr), wish, self.expected)
             if slip is not None:
                 yield slip
-        if report.when == "call" and self._saw_gpu(report.nodeid):
+        if report.when == "setup":
+            self._told.discard(report.nodeid)
+        # a set-up that passed has its call, and a teardown may touch, too
+        judged = ends or report.when == "teardown"
+        if judged and report.nodeid not in self._told and self._saw_gpu(report.nodeid):
+            self._told.add(report.nodeid)
             yield Slip(GPU_SEEN, report.nodeid, "it initialized CUDA where there are GPUs")
 
     def _saw_gpu(self, nodeid: str) -> bool:

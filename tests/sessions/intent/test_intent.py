@@ -115,6 +115,48 @@ def test_plain():
     blind.assert_outcomes(passed=5)
 
 
+def test_a_test_that_sees_a_gpu_in_its_set_up_or_teardown_alone_fails(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_it=module("""
+import pytest
+
+@pytest.fixture
+def before():
+    touch()
+    pytest.skip("not now")
+
+@pytest.fixture
+def after():
+    yield
+    touch()
+
+@pytest.mark.cuda_isolated
+def test_skipped(before):
+    pass
+
+def test_torn_down(after):
+    pass
+
+def test_plain():
+    pass
+""")
+    )
+    options = ("--cuda-fork-expect-gpus=0", "--cuda-fork-intent=gpu-seen")
+    env = {"PYTEST_CUDA_FORK_DEVICE": "phantom:sm_90"}
+    result = check(pytester, "fork", *options, env=env)
+    assert_no_crash(result)
+    result.assert_outcomes(errors=2, passed=2)
+    result.stdout.fnmatch_lines([
+        "2 tests saw a GPU, though none was expected",
+        "  test_it.py::test_skipped: *",
+        "  test_it.py::test_torn_down: *",
+        "ERROR test_it.py::test_skipped - saw a GPU*",
+        "ERROR test_it.py::test_torn_down - saw a GPU*",
+    ])  # fmt: skip
+
+
 def test_a_failure_names_its_place_where_a_line_is_all_that_is_shown(
     pytester: pytest.Pytester,
 ) -> None:
