@@ -136,6 +136,7 @@ class IntentHooks:
     def _slips(self, report: pytest.TestReport) -> Iterable[Slip]:
         """Yield what is wrong with a report that was made here."""
         if type(report) is not pytest.TestReport:  # a subtest's
+            yield from self._skipped(report, part=True)
             return
         why = getattr(report, "isolation_why", "")
         spawned = getattr(report, "isolation", "") == "spawn" and why
@@ -147,11 +148,7 @@ class IntentHooks:
                 if wanted == "fork":
                     why = f"it is marked start_methods({wanted!r}), and ran {ran}: {place}"
                     yield Slip(SPAWNED, report.nodeid, why)
-        if report.outcome == "skipped" and not hasattr(report, "wasxfail") and self.expected:
-            wish = self._wishes.get(report.nodeid, 0)
-            slip = skip_slip(report.nodeid, reason_of(report.longrepr), wish, self.expected)
-            if slip is not None:
-                yield slip
+        yield from self._skipped(report)
         if report.when == "setup":
             self._told.discard(report.nodeid)
         # a set-up that passed has its call, and a teardown may touch, too
@@ -159,6 +156,17 @@ class IntentHooks:
         if judged and report.nodeid not in self._told and self._saw_gpu(report.nodeid):
             self._told.add(report.nodeid)
             yield Slip(GPU_SEEN, report.nodeid, "it initialized CUDA where there are GPUs")
+
+    def _skipped(self, report: pytest.TestReport, *, part: bool = False) -> Iterable[Slip]:
+        """Yield what is wrong with a skip; of a ``part``, a subtest, its reason has to say it."""
+        if report.outcome != "skipped" or hasattr(report, "wasxfail") or not self.expected:
+            return
+        wish = self._wishes.get(report.nodeid, 0)
+        if part and wish <= self.expected:
+            wish = 0
+        slip = skip_slip(report.nodeid, reason_of(report.longrepr), wish, self.expected)
+        if slip is not None:
+            yield slip
 
     def _saw_gpu(self, nodeid: str) -> bool:
         """Whether a test, or a process of it, has touched CUDA where that shows a GPU."""

@@ -172,6 +172,46 @@ def test_a_failure_names_its_place_where_a_line_is_all_that_is_shown(
     assert f"{path.with_name('test_whole.py')}:2" in result.stdout.str()
 
 
+def test_a_subtest_that_is_skipped_for_want_of_a_gpu_counts_for_its_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_it="""
+import unittest
+import pytest
+
+class Test(unittest.TestCase):
+    def test_devices(self):
+        for device in ("cpu", "cuda", "cuda:1"):
+            with self.subTest(device=device):
+                if device != "cpu":
+                    self.skipTest("no GPU")
+
+    def test_slow(self):
+        with self.subTest(device="cuda"):
+            self.skipTest("slow")
+
+    @pytest.mark.gpus(1)
+    @pytest.mark.cuda_isolated
+    def test_marked(self):
+        pass
+"""
+    )
+    options = ("--cuda-fork-expect-gpus=1", "--cuda-fork-check")
+    env = {"PYTEST_CUDA_FORK_DEVICE": "phantom:sm_90"}
+    counted = run_session(pytester, *options, env=env)
+    assert_no_crash(counted)
+    assert counted.ret == 0
+    failed = run_session(pytester, *options, "--cuda-fork-intent", env=env)
+    assert_no_crash(failed)
+    assert failed.ret == 1
+    for result in (counted, failed):
+        result.stdout.fnmatch_lines([
+            "1 test needs a GPU and was skipped, though GPUs were expected",
+            "  test_it.py::Test::test_devices: no GPU",
+        ])  # fmt: skip
+
+
 @needs_xdist
 @pytest.mark.parametrize("errors", [True, False], ids=["errors", "counted"])
 def test_a_file_that_is_skipped_as_a_whole_counts_once_with_several_workers(
