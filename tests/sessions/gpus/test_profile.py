@@ -106,14 +106,16 @@ def test_a_test_that_asks_for_no_gpus_is_not_skipped_where_there_are_fewer_than_
         test_it="import os, pytest\n"
         "def test_all(): raise RuntimeError(f\"sees {os.environ.get('CUDA_VISIBLE_DEVICES')}\")\n"
         "@pytest.mark.gpus(4)\ndef test_four(): pass\n"
+        "@pytest.mark.cuda_isolated(env={'CUDA_VISIBLE_DEVICES': '1'})\n"
+        "def test_named(): assert os.environ['CUDA_VISIBLE_DEVICES'] == '1'\n"
     )
     models = {gpu.name: gpu.memory for gpu in phantom_machine("sm_90x4").gpus}
     used = {"seconds": 1.0, "gpus": 4, "vram": 30 << 30, "ram": 1}
-    tests = {"test_it.py::test_all": used, "test_it.py::test_four": used}
+    tests = {f"test_it.py::test_{name}": used for name in ("all", "four", "named")}
     document = {"pytest_cudafork_profile": 1, "gpus": models, "tests": tests}
     (pytester.path / "p.json").write_text(json.dumps(document))
     result = run(pytester, "--cuda-fork-pack=p.json", f"--cuda-fork-gpus={option}")
-    result.assert_outcomes(failed=1, skipped=1)
+    result.assert_outcomes(failed=1, skipped=1, passed=1)
     result.stdout.fnmatch_lines([f"E * RuntimeError: sees {visible}"])
     result.stdout.fnmatch_lines(["*needs 4 GPUs; this session has *"])
 
