@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 __all__ = ["wait_idle", "wait_release"]
 
+_LARGEST_PID = 2**31 - 1
+"""What the type of the kernel holds."""
+
 
 def wait_idle(
     gpus: Iterable[int | str] | None = None,
@@ -43,6 +46,10 @@ def wait_idle(
     if not isinstance(spare, str):
         raise TypeError(f"spare={spare!r}: a size is a text, as in '512MiB'")
     size = read_size(spare)
+    if gpus is not None and (isinstance(gpus, str | bytes) or not isinstance(gpus, Iterable)):
+        raise TypeError(
+            f"gpus={gpus!r}: give numbers or UUIDs of GPUs in a list, also of a single one: [0]"
+        )
     chosen = waiting.visible_gpus() if gpus is None else waiting.chosen_gpus(gpus)
     allowed = {gpu.uuid: size for gpu in chosen}
     return _is_known(waiting.until_idle(chosen, allowed, timeout, own=own))
@@ -72,7 +79,7 @@ def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:
         raise TypeError(f"pids={pids!r}: give the number of a process, or several")
     wanted = [pids] if isinstance(pids, int) else list(pids)
     for pid in wanted:
-        if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
+        if not isinstance(pid, int) or isinstance(pid, bool) or not 1 <= pid <= _LARGEST_PID:
             raise ValueError(f"{pid!r} is not the number of a process")
     return _is_known(waiting.until_released(wanted, waiting.visible_gpus(), timeout))
 

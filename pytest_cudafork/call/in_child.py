@@ -12,12 +12,36 @@ import cloudpickle
 from pytest_cudafork.call.exception_parts import dump_parts
 from pytest_cudafork.compat import cloudpickle_internals, tracebacks
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, pickle, traceback
+from pytest_cudafork.errors import ChildError
 from pytest_cudafork.patch.applying.inherited import apply_inherited
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, messages, unpicklable
 
 _LONGEST_REPR = 2000
+
+_loading: tuple[str, ...] = ()
+"""The functions for whose calls modules are imported now: here, and in those that started this."""
+
+
+def loading_too(fn: Callable[..., Any], method: str) -> list[str]:
+    """Return the functions for whose calls modules are imported, with one that is called now.
+
+    Raises:
+        ChildError: It is one of them already: its module calls it when it is imported.
+
+    """
+    name = getattr(fn, "__qualname__", None)
+    if name is None:
+        return [*_loading]
+    full = f"{getattr(fn, '__module__', '')}.{name}"
+    if full in _loading:
+        raise ChildError(
+            f"{name} is called while a module is imported that its own process ({method}) has to "
+            "import: each process would start another one, without end. Call it in a function or "
+            "a fixture, or move it to a module that calls nothing when it is imported."
+        )
+    return [*_loading, full]
 
 
 def run_forked(
@@ -44,8 +68,10 @@ def run_forked(
 
 def run_pickled(task: child.Task) -> int:
     """Load a function and call it; the entry point of a call in another interpreter."""
+    global _loading
     channel = task.the_channel()
     child.adopt_streams()
+    _loading = tuple(task.data.get("loading", ()))
     try:
         apply_inherited()  # this may be the child of a server that was there before them
         filters = [cloudpickle.loads(one) for one in cloudpickle.loads(task.data["filters"])]
@@ -53,6 +79,8 @@ def run_pickled(task: child.Task) -> int:
     except BaseException as error:
         channel.send(messages.NotLoaded(_traceback_text(error)))
         return 0
+    finally:
+        _loading = ()
     gc.enable()  # it was off while modules were imported
     warnings.resetwarnings()  # which also makes every module look at the filters again
     warnings.filters.extend(filters)  # type: ignore[attr-defined]

@@ -136,8 +136,9 @@ def _check_function(fn: Any) -> None:
         )
     if is_fixture(fn):
         raise TypeError(
-            f"{_SIGNATURE} above @pytest.fixture on {name}: pytest would not find the fixture. Put "
-            f"{_SIGNATURE} below it, if what it returns can travel; or isolate the test"
+            f"{_SIGNATURE} on {name}, which is a fixture: pytest takes no marks on fixtures. Let "
+            f"it call a function that has {_SIGNATURE}, if what that returns can travel; or "
+            "isolate the test"
         )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise TypeError(

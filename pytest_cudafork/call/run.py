@@ -191,6 +191,7 @@ class Call:
                 caretaker=self._caretaker,
             )
         data = {
+            "loading": in_child.loading_too(self._shown[0], self._method),
             "payload": pickling.dump_call(fn, args, kwargs, self._shown),
             "filters": pickling.dump_filters(),
         }

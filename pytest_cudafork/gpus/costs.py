@@ -30,6 +30,7 @@ from pytest_cudafork.gpus.profile import (
 from pytest_cudafork.gpus.usage import Usage, forget_peak, peak_of, reserved_by_torch
 from pytest_cudafork.isolate.groups import scope_of
 from pytest_cudafork.settings.gpu_requests import GpuWish
+from pytest_cudafork.settings.marker_values import names_gpus
 from pytest_cudafork.settings.markers import WATCHER, give_gpus, marks_of
 from pytest_cudafork.settings.sizes import spell_size
 
@@ -253,10 +254,21 @@ class Packing:
         marks = marks_of(item)
         if not cost.vram or marks.complaint or marks.left_alone or scope_of(item) != "test":
             return
-        wish = marks.gpus or GpuWish(cost.gpus)
+        if names_gpus(dict(marks.env)):
+            return
+        inventory = self._lender.inventory()
+        wish = marks.gpus
+        if wish is None:  # one that asks for none must not be skipped for want of them
+            most = next((n for n in range(cost.gpus, 0, -1) if not inventory.shortage(n)), 0)
+            if most == 0:
+                return
+            wish = GpuWish(most)
+            if most < cost.gpus:  # what it had on several may now be on these
+                give_gpus(item, wish)
+                return
         if wish.memory is None and not wish.share:
             need = int(cost.vram * _MARGIN) + _MARGIN_BYTES
-            full = bool(self._lender.inventory().excess(wish.n, need + _LEAST_BYTES))
+            full = bool(inventory.excess(wish.n, need + _LEAST_BYTES))
             give_gpus(item, wish._replace(memory=None if full else need))
 
 

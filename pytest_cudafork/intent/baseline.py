@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 
 from pytest_cudafork.baseline.entries import TESTS, CheckBaseline
 from pytest_cudafork.baseline.file import BaselineError, Row, alone
+from pytest_cudafork.counted import count_of
 from pytest_cudafork.intent.kinds import Slip
 from pytest_cudafork.settings.intent import KINDS
 from pytest_cudafork.settings.options import BASELINE_UPDATE
@@ -58,4 +59,4 @@ def update(
             rows = [Row(f"{TESTS}{kind}", test, why) for (kind, test), why in after.items()]
             CheckBaseline(before.entries, rows).write(path)
     added, removed = len(after.keys() - known.keys()), len(known.keys() - after.keys())
-    return f"{len(after)} tests now, {added} added, {removed} removed"
+    return f"{count_of(len(after), 'test')} now, {added} added, {removed} removed"

@@ -65,6 +65,8 @@ class IntentHooks:
         """What was found of tests, for the reports of their later phases: JUnit takes the last."""
         self._reader: LedgerReader | None = None
         self._touched: set[str] = set()
+        self._told: set[str] = set()
+        """Tests that run, and of which it has been told that they saw a GPU."""
         self._sees_gpus = False
         self.slips: dict[tuple[str, str], Slip] = {}
         """What was found, by kind and test."""
@@ -114,20 +116,27 @@ class IntentHooks:
         if report.when == "teardown":
             self._ran.add(report.nodeid)
             self._words.pop(report.nodeid, None)
+            self._told.discard(report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Judge a file that was skipped as a whole."""
-        if report.outcome != "skipped" or not self.expected or self._pid != os.getpid():
+        """Judge a file that was skipped as a whole; count what a worker has found."""
+        if not self.expected or self._pid != os.getpid():
             return
-        slip = skip_slip(report.nodeid, reason_of(report.longrepr), 0, self.expected)
-        if slip is not None:
-            self._fail(report, slip)
-            self._count([list(slip)])
+        if report.outcome == "skipped" and getattr(report, CARRIED, None) is None:
+            slip = skip_slip(report.nodeid, reason_of(report.longrepr), 0, self.expected)
+            setattr(report, CARRIED, [] if slip is None else [list(slip)])
+            if slip is not None:
+                self._fail(report, slip)
+                if self._is_worker and not isinstance(report.longrepr, tuple):  # it fails now
+                    # pytest-xdist shows the same text of several workers once
+                    report.longrepr = str(report.longrepr)
+        self._count(getattr(report, CARRIED, None) or ())
 
     def _slips(self, report: pytest.TestReport) -> Iterable[Slip]:
         """Yield what is wrong with a report that was made here."""
         if type(report) is not pytest.TestReport:  # a subtest's
+            yield from self._skipped(report, part=True)
             return
         why = getattr(report, "isolation_why", "")
         spawned = getattr(report, "isolation", "") == "spawn" and why
@@ -139,13 +148,25 @@ class IntentHooks:
                 if wanted == "fork":
                     why = f"it is marked start_methods({wanted!r}), and ran {ran}: {place}"
                     yield Slip(SPAWNED, report.nodeid, why)
-        if report.outcome == "skipped" and not hasattr(report, "wasxfail") and self.expected:
-            wish = self._wishes.get(report.nodeid, 0)
-            slip = skip_slip(report.nodeid, reason_of(report.longrepr), wish, self.expected)
-            if slip is not None:
-                yield slip
-        if report.when == "call" and self._saw_gpu(report.nodeid):
+        yield from self._skipped(report)
+        if report.when == "setup":
+            self._told.discard(report.nodeid)
+        # a set-up that passed has its call, and a teardown may touch, too
+        judged = ends or report.when == "teardown"
+        if judged and report.nodeid not in self._told and self._saw_gpu(report.nodeid):
+            self._told.add(report.nodeid)
             yield Slip(GPU_SEEN, report.nodeid, "it initialized CUDA where there are GPUs")
+
+    def _skipped(self, report: pytest.TestReport, *, part: bool = False) -> Iterable[Slip]:
+        """Yield what is wrong with a skip; of a ``part``, a subtest, its reason has to say it."""
+        if report.outcome != "skipped" or hasattr(report, "wasxfail") or not self.expected:
+            return
+        wish = self._wishes.get(report.nodeid, 0)
+        if part and wish <= self.expected:
+            wish = 0
+        slip = skip_slip(report.nodeid, reason_of(report.longrepr), wish, self.expected)
+        if slip is not None:
+            yield slip
 
     def _saw_gpu(self, nodeid: str) -> bool:
         """Whether a test, or a process of it, has touched CUDA where that shows a GPU."""
@@ -213,9 +234,11 @@ class IntentHooks:
             fail_session(session, without_tests=True)
 
     def _is_past(self, test: str) -> bool:
-        """Whether a test ran as it was meant to, or its file is not there any more."""
+        """Whether a test or a file ran as it was meant to, or its file is not there any more."""
         path = os.path.join(str(self._config.rootpath), test.partition("::")[0])
-        return test in self._ran or not os.path.exists(path)
+        below = (f"{test}::", f"{test}/")  # of a file that was skipped as a whole
+        ran = test in self._ran or any(one.startswith(below) for one in self._ran)
+        return ran or not os.path.exists(path)
 
     @property
     def judged(self) -> set[str]:

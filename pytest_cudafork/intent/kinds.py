@@ -23,10 +23,13 @@ PHRASES = {
 _GPU = re.compile(
     r"\b(?:c?gpus?|cuda|cudnn|nvidia|rocm|hip|accelerators?|torch\.cuda\S*)\b|\bdevices\b", re.I
 )
-_OTHERWISE = re.compile(
+_KIND = re.compile(
     r"\bcpu[- ]only\b|\bonly (?:\w+ ){0,3}cpu\b|\bcapabilit|\bsm_?\d|\barch|\bhopper|\bblackwell"
-    r"|\bampere|\bfp8\b|\bmemory\b|\bvram\b|\d ?gi?b\b"
-    r"|\bunsupported\b|\b(?:not|doesn't|isn't|fails?|broken|flaky|slow)\b[^.]{0,40}"
+    r"|\bampere|\bfp8\b|\bmemory\b|\bvram\b|\d ?gi?b\b",
+    re.I,
+)
+_DOES_NOT_WORK = re.compile(
+    r"\bunsupported\b|\b(?:not|doesn't|isn't|fails?|broken|flaky|slow)\b[^.]{0,40}"
     r"\b(?:support|implement|work|run|on|with)\w*\b[^.]{0,30}\b(?:gpus?|cuda|rocm)\b",
     re.I,
 )
@@ -35,8 +38,25 @@ _NOT_THERE = re.compile(
     r"|\bno (?:\w+ )?(?:gpus?|cuda|devices?)\b",
     re.I,
 )
+_WITHOUT = re.compile(
+    r"\bnot (?:compiled|built) (?:with|for) cuda\b"
+    r"|\b(?:needs?|requires?|without)\s+(?:an?\s+|at least\s+|\d+\+?\s+)*(?:nvidia\s+|cuda\s+)?"
+    r"(?:gpus?|cuda)\b(?![\s-]*(?:graph|\d))",
+    re.I,
+)
+"""Words for a GPU that is not there, in which "not" and "without" speak of nothing else."""
+_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "eight": 8}
 _NUMBER = re.compile(
-    r"\b(\d+)\+?\s*(?:or more\s+|x\s*)?(?:\w+\s+)?(?:gpus?|(?:cuda )?devices?)\b", re.I
+    rf"\b(more than )?(\d{{1,3}}(?!\d)|{'|'.join(_NUMBERS)})\+?\s*(?:or more\s+|x\s*)?(?:\w+\s+)?"
+    r"(?:gpus?|(?:cuda )?devices?)\b",
+    re.I,
+)
+_LESS = re.compile(
+    r"(?:gpus?|devices?|device_count\(\))[^<,;.]{0,20}<[^\d,;.]{0,12}(\d{1,3})(?![\d.])", re.I
+)
+_SEVERAL = re.compile(
+    r"\bdevices\b|\bmultiple\b|\bmulti-?gpu\b|\b(?:not enough|insufficient)\b[^.]{0,20}\bgpus\b",
+    re.I,
 )
 
 
@@ -60,12 +80,25 @@ def gpus_wanted(reason: str) -> int:
     unless it speaks of a kind of GPU (its capability, its memory), or of something that does not
     work on one.
     """
-    if not _GPU.search(reason) or (_OTHERWISE.search(reason) and not _NOT_THERE.search(reason)):
+    if not _GPU.search(reason) or _is_otherwise(reason):
         return 0
-    numbers = [int(number) for number in _NUMBER.findall(reason)]
-    if not numbers and re.search(r"\bdevices\b|\bmultiple\b|\bmulti-?gpu\b", reason, re.I):
+    numbers = [
+        (_NUMBERS.get(number.lower()) or int(number)) + bool(more)
+        for more, number in _NUMBER.findall(reason)
+    ]
+    numbers += [int(number) for number in _LESS.findall(reason)]
+    if not numbers and _SEVERAL.search(reason):
         return 2
     return max([1, *numbers])
+
+
+def _is_otherwise(reason: str) -> bool:
+    """Whether a reason that names a GPU speaks of its kind, or of what does not work on it."""
+    if _NOT_THERE.search(reason):
+        return False
+    if _KIND.search(reason):
+        return True
+    return _DOES_NOT_WORK.search(reason) is not None and _WITHOUT.search(reason) is None
 
 
 def skip_slip(nodeid: str, reason: str, marked: int, expected: int) -> Slip | None:

@@ -105,6 +105,11 @@ def _read(path: str) -> list[Job]:
         records = reader.new()
     finally:
         reader.close()
+    if reader.beginnings > 1:  # of several ends the last one alone would count
+        raise MergeError(
+            f"{path}: holds {reader.beginnings} ledgers, one behind the other: name each file by "
+            "itself, and have them joined with --output=FILE"
+        )
     parts = list(_parts(records))
     if not parts:
         return [_job(path, records, damage)]

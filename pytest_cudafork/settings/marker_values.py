@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS
+from pytest_cudafork.settings.environment import VISIBLE_GPUS
 
 MARKER_METHODS = (AUTO, *METHODS)
 SCOPES = ("test", "class", "module")
@@ -47,3 +48,13 @@ def _is_variable(pair: tuple[object, object]) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def names_gpus(env: Mapping[str, str] | None) -> str:
+    """Say why variables do not go with GPUs that a test is given, "" if they do."""
+    if VISIBLE_GPUS not in (env or {}):
+        return ""
+    return (
+        f"(env={{{VISIBLE_GPUS!r}: ...}}) on a test that is given GPUs, which this variable names "
+        "for it: leave out one of the two"
+    )

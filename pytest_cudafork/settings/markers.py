@@ -8,7 +8,13 @@ import pytest
 
 from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.settings import GRAPH_BACKENDS, METHODS
-from pytest_cudafork.settings.marker_values import FIXTURES, MARKER_METHODS, SCOPES, accepts
+from pytest_cudafork.settings.marker_values import (
+    FIXTURES,
+    MARKER_METHODS,
+    SCOPES,
+    accepts,
+    names_gpus,
+)
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuWish
@@ -291,15 +297,15 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
     gpus = _gpus(closest["gpus"]) if "gpus" in closest else None
     methods = _start_methods(closest["start_methods"]) if "start_methods" in closest else ()
     captures = check_captures(closest["check_captures"]) if "check_captures" in closest else None
-    isolated = _without_none(values.get(ISOLATED, {}))
+    isolated = {key: one for key, one in values.get(ISOLATED, {}).items() if one is not None}
     check_isolated(isolated, f"@pytest.mark.{ISOLATED}")
     if "gpus" in isolated:
         if gpus is not None:
-            raise MarkerError(
-                f"@pytest.mark.{ISOLATED}(gpus={isolated['gpus']!r}) beside "
-                f"@pytest.mark.gpus({gpus.n}): say it once"
-            )
+            one = f"@pytest.mark.{ISOLATED}(gpus={isolated['gpus']!r})"
+            raise MarkerError(f"{one} beside @pytest.mark.gpus({gpus.n}): say it once")
         gpus = _wish(isolated["gpus"])
+    if gpus is not None and (wrong := names_gpus(isolated.get("env"))):
+        raise MarkerError(f"@pytest.mark.{ISOLATED}{wrong}")
     if "spawn_only" in values and isolated.get("method", "spawn") not in ("auto", "spawn"):
         order = list(closest)  # the closest first
         if order.index(ISOLATED) < order.index("spawn_only"):
@@ -367,15 +373,13 @@ def check_isolated(keywords: Mapping[str, Any], signature: str) -> None:
             )
         if not accepts(key, value):
             raise MarkerError(f"{signature}({key}={value!r}): {key} is {_ISOLATED_KEYWORDS[key]}")
+    if keywords.get("gpus") is not None and (wrong := names_gpus(keywords.get("env"))):
+        raise MarkerError(f"{signature}{wrong}")
     if keywords.get("fixtures") == "inherit" and keywords.get("scope", "test") != "test":
         raise MarkerError(
             f"{signature}(fixtures='inherit', scope={keywords['scope']!r}): a process that several "
             "tests share cannot inherit the fixtures of each; leave out one of the two"
         )
-
-
-def _without_none(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in keywords.items() if value is not None}
 
 
 def _wish(n: int) -> "GpuWish":

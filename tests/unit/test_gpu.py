@@ -66,7 +66,10 @@ def test_wrong_arguments_are_refused(used: dict[str, DeviceMemory | Unknown]) ->
         gpu.wait_idle([7])
     with pytest.raises(ValueError, match="'much' is not a size"):
         gpu.wait_idle(spare="much")
-    for wrong in (0, [-1], [True], ["12"]):
+    for single in (0, "GPU-1b", b"0"):
+        with pytest.raises(TypeError, match="give numbers or UUIDs of GPUs in a list"):
+            gpu.wait_idle(single)  # type: ignore[arg-type]
+    for wrong in (0, [-1], [True], ["12"], 10**30):
         with pytest.raises(ValueError, match="is not the number of a process"):
             gpu.wait_release(wrong)  # type: ignore[arg-type]
 

@@ -291,6 +291,8 @@ class LedgerReader:
         self._file = (0, 0)
         self.torn = 0
         """Lines lost because their writer died while writing, or that are no records."""
+        self.beginnings = 0
+        """First lines of ledgers that were read: one, unless files were put behind each other."""
 
     def close(self) -> None:
         """Give the file back; a later look opens it again."""
@@ -386,9 +388,14 @@ class LedgerReader:
             record = decode(line)
             if record is None:
                 self.torn += 1
-            elif record["k"] != "ledger":
+            elif not self._is_beginning(record):
                 yield record
         record = decode(last)
         self._tail = last if record is None else b""
-        if record is not None and record["k"] != "ledger":
+        if record is not None and not self._is_beginning(record):
             yield record
+
+    def _is_beginning(self, record: Record) -> bool:
+        is_one: bool = record["k"] == "ledger"
+        self.beginnings += is_one
+        return is_one

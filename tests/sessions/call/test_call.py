@@ -22,7 +22,7 @@ from pytest_cudafork.errors import ChildCrashed, ChildError, ChildExit, ChildTim
 from pytest_cudafork.fixtures import RunInChild
 from tests.support.isolation import is_gone
 from tests.support.leaping_clock import LIMIT, leap_when
-from tests.support.sessions import run_session
+from tests.support.sessions import assert_no_crash, run_session
 from tests.support.signs import Sign
 
 
@@ -433,3 +433,67 @@ def test_the_child_has_the_parents_surroundings(
         os.umask(before)
     assert (cwd, variable, umask, typed) == (str(tmp_path), "seen", 0o027, b"")
     assert path == [p for p in sys.path if p]
+
+
+CALLS_AT_IMPORT = """
+import os, sys
+from pytest_cudafork import isolated
+
+with open("imports", "a+") as file:
+    file.write("x")
+    file.seek(0)
+    if len(file.read()) > 4:
+        sys.exit("processes start others without end")
+
+@isolated(method={method!r})
+def count():
+    return 2
+
+N = count()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_module_that_calls_its_own_helper_when_it_is_imported_starts_no_processes_without_end(
+    method: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        helpers=CALLS_AT_IMPORT.format(method=method), test_it="from helpers import N"
+    )
+    result = run_session(pytester)
+    assert_no_crash(result)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        [f"*ChildError: count is called while a module is imported that its own * ({method})*"]
+    )
+    assert (pytester.path / "imports").read_text() == "xx"
+
+
+def test_a_module_that_is_imported_for_a_call_may_call_others(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        probe="""
+        from pytest_cudafork import isolated
+
+        @isolated(method="spawn")
+        def count():
+            return 2
+        """,
+        helpers="""
+        from probe import count
+        from pytest_cudafork import isolated
+
+        N = count()
+
+        @isolated(method="spawn")
+        def more():
+            return N + count()
+        """,
+        test_it="""
+        from helpers import more
+
+        def test_more():
+            assert more() == 4
+        """,
+    )
+    result = run_session(pytester)
+    result.assert_outcomes(passed=1)

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from pytest_cudafork.gpus.inventory import phantom_machine
 from tests.sessions.gpus.test_leases import XDIST, run
 from tests.support.sessions import assert_no_crash, outcomes, run_session
 
@@ -91,6 +92,32 @@ def test_a_recorded_run_packs_the_next(
     packed = run(pytester, "--cuda-fork-pack=p.json")
     packed.assert_outcomes(passed=3, failed=1)
     assert list(outcomes(packed)) == ["test_fails", "test_says_nothing", "test_small", "test_plain"]
+
+
+@pytest.mark.parametrize(
+    ("option", "visible"),
+    [("0", None), ("1", "0"), ("2", "0,1")],
+    ids=["no GPU", "one", "two"],
+)
+def test_a_test_that_asks_for_no_gpus_is_not_skipped_where_there_are_fewer_than_were_recorded(
+    option: str, visible: str | None, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        test_it="import os, pytest\n"
+        "def test_all(): raise RuntimeError(f\"sees {os.environ.get('CUDA_VISIBLE_DEVICES')}\")\n"
+        "@pytest.mark.gpus(4)\ndef test_four(): pass\n"
+        "@pytest.mark.cuda_isolated(env={'CUDA_VISIBLE_DEVICES': '1'})\n"
+        "def test_named(): assert os.environ['CUDA_VISIBLE_DEVICES'] == '1'\n"
+    )
+    models = {gpu.name: gpu.memory for gpu in phantom_machine("sm_90x4").gpus}
+    used = {"seconds": 1.0, "gpus": 4, "vram": 30 << 30, "ram": 1}
+    tests = {f"test_it.py::test_{name}": used for name in ("all", "four", "named")}
+    document = {"pytest_cudafork_profile": 1, "gpus": models, "tests": tests}
+    (pytester.path / "p.json").write_text(json.dumps(document))
+    result = run(pytester, "--cuda-fork-pack=p.json", f"--cuda-fork-gpus={option}")
+    result.assert_outcomes(failed=1, skipped=1, passed=1)
+    result.stdout.fnmatch_lines([f"E * RuntimeError: sees {visible}"])
+    result.stdout.fnmatch_lines(["*needs 4 GPUs; this session has *"])
 
 
 def test_a_profile_that_cannot_be_used_is_a_usage_error_and_stays_as_it_is(

@@ -115,6 +115,48 @@ def test_plain():
     blind.assert_outcomes(passed=5)
 
 
+def test_a_test_that_sees_a_gpu_in_its_set_up_or_teardown_alone_fails(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_it=module("""
+import pytest
+
+@pytest.fixture
+def before():
+    touch()
+    pytest.skip("not now")
+
+@pytest.fixture
+def after():
+    yield
+    touch()
+
+@pytest.mark.cuda_isolated
+def test_skipped(before):
+    pass
+
+def test_torn_down(after):
+    pass
+
+def test_plain():
+    pass
+""")
+    )
+    options = ("--cuda-fork-expect-gpus=0", "--cuda-fork-intent=gpu-seen")
+    env = {"PYTEST_CUDA_FORK_DEVICE": "phantom:sm_90"}
+    result = check(pytester, "fork", *options, env=env)
+    assert_no_crash(result)
+    result.assert_outcomes(errors=2, passed=2)
+    result.stdout.fnmatch_lines([
+        "2 tests saw a GPU, though none was expected",
+        "  test_it.py::test_skipped: *",
+        "  test_it.py::test_torn_down: *",
+        "ERROR test_it.py::test_skipped - saw a GPU*",
+        "ERROR test_it.py::test_torn_down - saw a GPU*",
+    ])  # fmt: skip
+
+
 def test_a_failure_names_its_place_where_a_line_is_all_that_is_shown(
     pytester: pytest.Pytester,
 ) -> None:
@@ -128,6 +170,89 @@ def test_a_failure_names_its_place_where_a_line_is_all_that_is_shown(
     words = "needs a GPU and was skipped, though GPUs were expected: no GPU"
     result.stdout.fnmatch_lines([f"{path}:3: {words}", f"FAILED test_it.py::test_a - {words}"])
     assert f"{path.with_name('test_whole.py')}:2" in result.stdout.str()
+
+
+def test_a_subtest_that_is_skipped_for_want_of_a_gpu_counts_for_its_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_it="""
+import unittest
+import pytest
+
+class Test(unittest.TestCase):
+    def test_devices(self):
+        for device in ("cpu", "cuda", "cuda:1"):
+            with self.subTest(device=device):
+                if device != "cpu":
+                    self.skipTest("no GPU")
+
+    def test_slow(self):
+        with self.subTest(device="cuda"):
+            self.skipTest("slow")
+
+    @pytest.mark.gpus(1)
+    @pytest.mark.cuda_isolated
+    def test_marked(self):
+        pass
+"""
+    )
+    options = ("--cuda-fork-expect-gpus=1", "--cuda-fork-check")
+    env = {"PYTEST_CUDA_FORK_DEVICE": "phantom:sm_90"}
+    counted = run_session(pytester, *options, env=env)
+    assert_no_crash(counted)
+    assert counted.ret == 0
+    failed = run_session(pytester, *options, "--cuda-fork-intent", env=env)
+    assert_no_crash(failed)
+    assert failed.ret == 1
+    for result in (counted, failed):
+        result.stdout.fnmatch_lines([
+            "1 test needs a GPU and was skipped, though GPUs were expected",
+            "  test_it.py::Test::test_devices: no GPU",
+        ])  # fmt: skip
+
+
+@needs_xdist
+@pytest.mark.parametrize("errors", [True, False], ids=["errors", "counted"])
+def test_a_file_that_is_skipped_as_a_whole_counts_once_with_several_workers(
+    errors: bool, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        test_it="def test_a(): pass\ndef test_b(): pass\n",
+        test_whole="import pytest\npytest.skip('no GPU', allow_module_level=True)\n",
+    )
+    options = ["--cuda-fork-expect-gpus=1", "-p", "xdist.plugin", "-n2", "--maxfail=2"]
+    options += ["--cuda-fork-intent=gpu-skipped"] if errors else []
+    result = run_session(pytester, *options)
+    assert_no_crash(result)
+    result.assert_outcomes(passed=2, errors=int(errors), skipped=int(not errors))
+    result.stdout.fnmatch_lines([
+        "1 test needs a GPU and was skipped, though GPUs were expected",
+        "  test_whole.py: no GPU",
+    ])  # fmt: skip
+    if errors:
+        result.stdout.fnmatch_lines(["needs a GPU and was skipped, though GPUs were expected: no*"])
+        result.stdout.fnmatch_lines([f"It was skipped at {pytester.path}/test_whole.py:2."])
+
+
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n1",), marks=needs_xdist)])
+def test_a_file_that_is_skipped_no_more_is_gone_from_the_baseline(
+    workers: tuple[str, ...], pytester: pytest.Pytester
+) -> None:
+    whole = "import pytest\npytest.skip('no GPU', allow_module_level=True)\n"
+    path = pytester.makepyfile(test_whole=whole)
+    xdist = ("-p", "xdist.plugin") if workers else ()
+    options = ("--cuda-fork-expect-gpus=1", "--cuda-fork-intent=gpu-skipped", *xdist, *workers)
+    known = "--cuda-fork-baseline=known.toml"
+    first = run_session(pytester, *options, known, "--cuda-fork-baseline-update")
+    assert "baseline written: 1 test now, 1 added, 0 removed" in first.stdout.str()
+    still = run_session(pytester, *options, known, "--cuda-fork-baseline-update=shrink")
+    assert "baseline written: 1 test now, 0 added, 0 removed" in still.stdout.str()
+    path.write_text("def test_a(): pass\n")
+    gone = run_session(pytester, *options, known)
+    gone.stdout.fnmatch_lines(["gone from the baseline: test_whole.py, which needs a GPU and*"])
+    shrunk = run_session(pytester, *options, known, "--cuda-fork-baseline-update=shrink")
+    assert "baseline written: 0 tests now, 0 added, 1 removed" in shrunk.stdout.str()
 
 
 def test_options_that_say_nothing_together_are_usage_errors(pytester: pytest.Pytester) -> None:

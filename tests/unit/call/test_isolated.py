@@ -176,6 +176,11 @@ WRONG = {
     "timeout": ({"timeout": 0}, ValueError, "seconds above 0"),
     "fixtures": ({"fixtures": "copy"}, ValueError, "fixtures is one of own, inherit"),
     "env": ({"env": {"A": 1}}, ValueError, "env is a dict of names and texts"),
+    "GPUs twice": (
+        {"gpus": 1, "env": {"CUDA_VISIBLE_DEVICES": "1"}},
+        ValueError,
+        r"@isolated\(env=\{'CUDA_VISIBLE_DEVICES': ...\}\) on a test that is given GPUs",
+    ),
     "both": ({"fixtures": "inherit", "scope": "module"}, ValueError, "cannot inherit"),
 }
 

@@ -190,6 +190,12 @@ def test_files_that_are_no_ledgers_are_told(tmp_path: Path) -> None:
     link.symlink_to("one")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    behind = tmp_path / "behind"
+    second = Path(ledger(tmp_path / "two", BaselineResult()))
+    behind.write_bytes(Path(path).read_bytes() + second.read_bytes())
+    joined = tmp_path / "joined"
+    write_joined(str(joined), read_jobs([path]))
+    joined.write_bytes(joined.read_bytes() + second.read_bytes())
     for paths, words in (
         ([str(other)], "is no ledger: have each job keep its own with --cuda-fork-ledger=FILE"),
         ([str(tmp_path / "none")], "cannot be read: No such file"),
@@ -197,6 +203,8 @@ def test_files_that_are_no_ledgers_are_told(tmp_path: Path) -> None:
         ([path, str(link)], "are the same file"),
         ([str(pipe)], "is a pipe or a device"),
         (["/dev/zero"], "is a pipe or a device"),
+        ([str(behind)], "behind: holds 2 ledgers, one behind the other: name each file by itself"),
+        ([str(joined)], "joined: holds 2 ledgers, one behind the other"),
     ):
         with pytest.raises(MergeError, match=words):
             read_jobs(paths)

@@ -88,6 +88,7 @@ RIGHT = {
 }
 WRONG = {
     "cuda_isolated('spawn')": "takes keywords only, not ('spawn',)",
+    "cuda_isolated(gpus=1, env={'CUDA_VISIBLE_DEVICES': '1'})": "on a test that is given GPUs",
     "cuda_isolated(how='spawn')": "does not take 'how'",
     "cuda_isolated(method='thread')": "method is one of auto, fork, forkserver, spawn",
     "cuda_isolated(method=['fork'])": "method is one of auto, fork, forkserver, spawn",
@@ -151,6 +152,11 @@ def test_a_wrong_marker_is_a_marker_error_that_names_it(text: str) -> None:
 
 _anything = st.integers() | st.text() | st.none() | st.lists(st.integers())
 _keywords = st.text() | st.sampled_from(["method", "timeout", "reason", "n", "share", "wait"])
+
+
+def test_gpus_beside_a_variable_that_names_them_are_a_contradiction() -> None:
+    with pytest.raises(MarkerError, match=r"on a test that is given GPUs, .*: leave out one"):
+        read(mark.gpus(1), mark.cuda_isolated(env={"CUDA_VISIBLE_DEVICES": "1"}))
 
 
 @settings(deadline=None)
