@@ -88,7 +88,7 @@ class Found:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Audit, and show or keep the outcome."""
+    """Audit, and show or keep the outcome; 1 if no library could be audited."""
     made = _parser()
     options = made.parse_args(arguments)
     start = time.monotonic()
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found.append(audit(folder, each))
     text, data = report(found)
     publish(TOPIC, "Imports of published libraries", text, data, save=options.save)
-    return 0
+    return int(all(each.why_not for each in found))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -41,7 +41,7 @@ _PROGRAM = Path(__file__).resolve().with_name("release_program.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and show or keep the outcome."""
+    """Measure, and show or keep the outcome; 1 if no pair ran."""
     made = _parser()
     options = made.parse_args(arguments)
     listed = read(LIST.read_text(encoding="utf-8"))
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         judged = [judge(folder, pair) for pair in pairs]
     text, data = report(judged)
     publish(TOPIC, "Releases before and after a fix", text, data, save=options.save)
-    return 0
+    return int(not any(each.ran for each in judged))
 
 
 def _parser() -> argparse.ArgumentParser:

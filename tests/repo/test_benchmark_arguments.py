@@ -74,6 +74,18 @@ def test_a_word_that_chooses_nothing_is_told_with_what_there_is(
     assert "--only: 'no such word' is in none of " in capsys.readouterr().err
 
 
+def test_a_session_that_is_not_known_is_told_with_those_that_are(
+    benchmark: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench_isolation_cpu.py", "--only", "fork,bogus"])
+    with pytest.raises(SystemExit) as ended:
+        benchmark("bench_isolation_cpu").arguments()
+    assert ended.value.code == 2
+    assert "--only: 'bogus' is in none of no isolation, pytest-forked" in capsys.readouterr().err
+
+
 def test_a_fault_is_not_given_to_a_plugin_that_is_not_installed(
     benchmark: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
