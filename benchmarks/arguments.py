@@ -1,10 +1,11 @@
-"""Types of numbers on the command lines of benchmarks: one that makes no sense is a wrong usage."""
+"""What benchmarks ask of their command lines: one that cannot be measured is a wrong usage."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Sized
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -31,3 +32,17 @@ def above_zero(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text}: a number above 0")
     return number
+
+
+def needs_gpu(made: argparse.ArgumentParser) -> None:
+    """End with a wrong usage where there is no GPU that could be measured."""
+    if not os.path.exists("/dev/nvidiactl"):
+        made.error("there is no NVIDIA GPU here (no /dev/nvidiactl): nothing can be measured")
+
+
+def some(
+    made: argparse.ArgumentParser, option: str, word: str, chosen: Sized, names: Iterable[str]
+) -> None:
+    """End with a wrong usage where the word of an option has chosen nothing of these names."""
+    if not chosen:
+        made.error(f"{option}: {word!r} is in none of {', '.join(names)}")

@@ -128,7 +128,8 @@ def shown(parts: Mapping[str, Part], rounds: int) -> str:
         whole += runs * part.minutes
         minutes = f"{runs * part.minutes:.1f}".removesuffix(".0")
         rows.append([name, str(runs), minutes, ", ".join(part.wanted), part.script, part.topic])
-    return f"{table(LISTED, rows)}\n\nAbout {whole:.0f} minutes on two cores with nothing else."
+    about = f"{whole:.0f}" if whole >= 1 else f"{whole:.1f}"
+    return f"{table(LISTED, rows)}\n\nAbout {about} minutes on two cores with nothing else."
 
 
 def take_turns(

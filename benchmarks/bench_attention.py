@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import needs_gpu, some
 from results_file import parser, publish, table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -248,16 +249,20 @@ def main() -> int:
     made = parser("Attention kernels beside their peers.")
     made.add_argument("--only", nargs="+", metavar="TEXT", help="cases with one of these in it")
     options = made.parse_args()
-    results = Results()
+    needs_gpu(made)
     cases = [
         *((f"prefill {name}", prefill, name) for name in _PREFILLS),
         *((f"decode {name}", decode, name) for name in _DECODES),
     ]
+    if options.only is not None:
+        labels = [label for label, _, _ in cases]
+        cases = [each for each in cases if any(text in each[0] for text in options.only)]
+        some(made, "--only", " ".join(options.only), cases, labels)
+    results = Results()
     bandwidth = copy_bandwidth(results.timer) / 1e12
     results.rows.append(["copy", "", f"{bandwidth:.3g} TB/s", ""])
-    for label, measure, name in cases:
-        if options.only is None or any(text in label for text in options.only):
-            measure(results, name)
+    for _, measure, name in cases:
+        measure(results, name)
     targets = _targets(results, bandwidth)
     text = table(["what", "ms", "speed", "error"], results.rows)
     text += "\n\n" + "\n".join(f"{name}: {found}" for name, found in targets.items())

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from arguments import at_least
+from arguments import at_least, needs_gpu
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -125,6 +125,7 @@ def main() -> None:
         help="JSON objects of engine settings, a row each",
     )
     options = made.parse_args()
+    needs_gpu(made)
     copied = copy_bandwidth(Timer())
     rows = [["copy", "", "", "", "", "", f"{copied / 1e12:.2f} TB/s", "1.00"]]
     figures: list[dict[str, Any]] = []

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import isolation_project as project
-from arguments import at_least
+from arguments import at_least, some
 from isolation_sessions import FORKED, ISOLATE, PLAIN, ours, project_folder
 from results_file import parser, publish, table
 
@@ -71,7 +71,11 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--floor", action="store_true", help="also the least that is possible")
     made.add_argument("--tenths", action="store_true", help="compare the last tenth to the second")
     made.add_argument("--only", default="", help="sessions to run, with commas; all by default")
-    return made.parse_args()
+    options = made.parse_args()
+    known = _sessions(options.before, options.scope, floor=options.floor)
+    for name in options.only.split(",") if options.only else ():
+        some(made, "--only", name, {name} & set(known), known)
+    return options
 
 
 def run(folder: Path, args: Sequence[str], tests: int, package: str = "") -> Cost:

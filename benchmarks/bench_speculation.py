@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arguments import at_least
+from arguments import at_least, needs_gpu
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -138,6 +138,8 @@ def main() -> None:
     )
     made.add_argument("--only", choices=("acceptance", "speed"), help="one of the two parts")
     options = made.parse_args()
+    if options.device.startswith("cuda"):
+        needs_gpu(made)
     torch.set_num_threads(1)
     pages, data = [], {}
     if options.only != "speed":

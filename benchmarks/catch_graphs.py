@@ -30,6 +30,11 @@ _FILES = {
 }
 
 
+def names() -> list[str]:
+    """Return the names of all specimens of graphs."""
+    return [each.name for each in PROGRAMS]
+
+
 def measure(backend: str, only: str, folder: Path, jobs: int) -> dict[str, dict[str, Verdict]]:
     """Return what each method says of each specimen whose name holds a word.
 
@@ -43,11 +48,11 @@ def measure(backend: str, only: str, folder: Path, jobs: int) -> dict[str, dict[
     programs = [
         each for each in PROGRAMS if only in each.name and (backend == "cuda" or not each.streams)
     ]
-    names = [each.name for each in programs]
-    found: dict[str, dict[str, Verdict]] = {name: {} for name in names}
-    if not names:
+    chosen = [each.name for each in programs]
+    found: dict[str, dict[str, Verdict]] = {name: {} for name in chosen}
+    if not chosen:
         return found
-    groups = {form: _groups(form, backend, names) for form in _FORMS}
+    groups = {form: _groups(form, backend, chosen) for form in _FORMS}
     with ThreadPoolExecutor(jobs) as pool:  # what runs is sessions of their own
         alone = {
             form: _each(

@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from arguments import at_least
+from arguments import at_least, needs_gpu, some
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -47,7 +47,7 @@ TOPIC = "catch_rate"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and show or keep the outcome."""
-    options = _parser().parse_args(arguments)
+    options = _options(arguments)
     methods = (*PEERS, "gpu") if options.gpu else (*PEERS, "present", "absent")
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     made = parser("Which specimens are caught by whom.")
     made.add_argument("--only", default="", help="only specimens whose name holds this word")
     made.add_argument("--gpu", action="store_true", help="on the driver of this machine")
@@ -82,7 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--jobs", type=at_least(1), default=1, help="how many specimens run at once; 1"
     )
-    return made
+    options = made.parse_args(arguments)
+    if options.gpu:
+        needs_gpu(made)
+    names = [each.name for each in CATALOG] if "forks" in options.parts else []
+    names += catch_graphs.names() if "graphs" in options.parts else []
+    some(made, "--only", options.only, [name for name in names if options.only in name], names)
+    return options
 
 
 def report(

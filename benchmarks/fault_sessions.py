@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import signal
 import subprocess
@@ -77,6 +78,18 @@ METHODS = {
     "helper-spawn": Method(helper="by_spawn"),
 }
 XDIST = ("-p", "xdist.plugin", "-n2")
+
+
+def lacking(ways: Iterable[tuple[str, bool]]) -> list[str]:
+    """Return which plugins these methods, with pytest-xdist or not, take and are not here."""
+    wanted = [part for name, xdist in ways for part in _plugins(name, xdist)]
+    return sorted({each for each in wanted if importlib.util.find_spec(each) is None})
+
+
+def _plugins(name: str, xdist: bool) -> list[str]:
+    """Return the packages that pytest is told to load."""
+    given = iter((*METHODS[name].arguments, *(XDIST if xdist else ())))
+    return [next(given).partition(".")[0] for option in given if option == "-p"]
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from arguments import at_least
+from arguments import at_least, some
 from fault_cases import KINDS, Fault
 from fault_cases import faults as all_faults
-from fault_sessions import LIMIT, METHODS, PROMISES, measure, mounts_are_allowed
+from fault_sessions import LIMIT, METHODS, PROMISES, lacking, measure, mounts_are_allowed
 from results_file import parser, publish, table
 
 Found = Mapping[str, Mapping[str, Sequence[bool]]]
@@ -35,15 +35,22 @@ _LETTERS = "onplt"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the campaign; the exit status tells whether each promise of ours was kept."""
-    options = _parser().parse_args(arguments)
+    made = _parser()
+    options = made.parse_args(arguments)
     chosen = [each for each in all_faults() if each.kind in options.kinds]
     faults = [each for each in chosen if options.only in each.name]
+    some(made, "--only", options.only, faults, [each.name for each in chosen])
     xdists = {"no": [False], "yes": [True], "both": [False, True]}[options.xdist]
     ways = {
         f"{name} -n 2" if xdist else name: (name, xdist)
         for name in options.methods
         for xdist in xdists
     }
+    if gone := lacking(ways.values()):
+        made.error(
+            f"{sys.executable} has no {', '.join(gone)}: `make .venv-bench/installed` makes an "
+            "environment that has all, or choose others by --methods and --xdist"
+        )
     found = _campaign(faults, ways, options.jobs, options.keep)
     text, data = report(faults, found)
     publish(options.topic, "Faults, and which promises are kept", text, data, save=options.save)

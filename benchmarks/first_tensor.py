@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arguments import at_least
+from arguments import at_least, needs_gpu
 from results_file import parser, publish, table
 
 _NOT_INITIALIZED = 3
@@ -220,8 +220,7 @@ def main() -> None:
     if options.inside:
         template(options.inside, options.children)
         return
-    if not os.path.exists("/dev/nvidiactl"):
-        made.error("there is no NVIDIA GPU here (no /dev/nvidiactl): nothing can be measured")
+    needs_gpu(made)
     found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in (*TEMPLATES, FRESH)}
     for number in range(options.rounds):
         for name, told in found.items():

@@ -15,7 +15,14 @@ _FOLDERS = "build/bench"
 
 
 def _share(tried: int, right: int) -> float:
-    """Return all that was tried to what came out right; more than all of it if that is none."""
+    """Return all that was tried to what came out right; more than all of it if that is none.
+
+    Raises:
+        ValueError: nothing was tried.
+
+    """
+    if not tried:
+        raise ValueError("nothing was tried")
     return tried / right if right else tried + 1.0
 
 

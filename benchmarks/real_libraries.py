@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arguments import above_zero
+from arguments import above_zero, some
 from release_environments import CannotInstallError, Release, environment
 from release_processes import started, written
 from release_rows import GPU, tables
@@ -88,13 +88,15 @@ class Found:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Audit, and show or keep the outcome."""
-    options = _parser().parse_args(arguments)
+    """Audit, and show or keep the outcome; 1 if no library could be audited."""
+    made = _parser()
+    options = made.parse_args(arguments)
     start = time.monotonic()
     listed = read(LIST.read_text(encoding="utf-8"))
     chosen = [each for each in listed if options.only in each.name]
-    with tempfile.TemporaryDirectory() as made:
-        folder = (options.folder or Path(made)).resolve()
+    some(made, "--only", options.only, chosen, [each.name for each in listed])
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
         found = []
         for each in chosen:
             if time.monotonic() - start > options.limit:
@@ -103,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found.append(audit(folder, each))
     text, data = report(found)
     publish(TOPIC, "Imports of published libraries", text, data, save=options.save)
-    return 0
+    return int(all(each.why_not for each in found))
 
 
 def _parser() -> argparse.ArgumentParser:

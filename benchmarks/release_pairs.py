@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from arguments import some
 from release_environments import CannotInstallError, environment
 from release_processes import started, written
 from release_rows import LIST, Pair, read
@@ -40,17 +41,18 @@ _PROGRAM = Path(__file__).resolve().with_name("release_program.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and show or keep the outcome."""
-    options = _parser().parse_args(arguments)
-    pairs = [
-        each for each in read(LIST.read_text(encoding="utf-8")) if options.only in each.package
-    ]
-    with tempfile.TemporaryDirectory() as made:
-        folder = (options.folder or Path(made)).resolve()
+    """Measure, and show or keep the outcome; 1 if no pair ran."""
+    made = _parser()
+    options = made.parse_args(arguments)
+    listed = read(LIST.read_text(encoding="utf-8"))
+    pairs = [each for each in listed if options.only in each.package]
+    some(made, "--only", options.only, pairs, dict.fromkeys(each.package for each in listed))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)).resolve()
         judged = [judge(folder, pair) for pair in pairs]
     text, data = report(judged)
     publish(TOPIC, "Releases before and after a fix", text, data, save=options.save)
-    return 0
+    return int(not any(each.ran for each in judged))
 
 
 def _parser() -> argparse.ArgumentParser:

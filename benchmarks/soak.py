@@ -33,13 +33,15 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from arguments import at_least
+from arguments import at_least, needs_gpu
 from results_file import parser, publish, table
 
 SAMPLES = 100
 """How often a loop is looked at."""
 MOST_PERCENT = 1.0
 """How much memory may grow in 10,000 turns, of what was there at the start."""
+FEWEST_LOOKS = 3
+"""With fewer nothing can be seen to grow: what was there last is compared with the first half."""
 FEW_PAGES = 1 << 18
 """Bytes by which memory differs from one look to the next without growing."""
 _MADE = ("Pss_Anon:", "Pss_Shmem:")
@@ -96,6 +98,10 @@ def complaints(loop: Loop) -> list[str]:
         before = max(getattr(each, name) for each in loop.samples[: middle + 1])
         found += [name] if getattr(last, name) > before else []
     return found
+
+
+def _is_judged(loop: Loop) -> bool:
+    return len(loop.samples) >= FEWEST_LOOKS
 
 
 def look(turns: int, folder: Path, device: int = 0) -> Sample:
@@ -277,6 +283,7 @@ def report(loops: Sequence[Loop]) -> tuple[str, dict[str, Any]]:
     for loop in loops:
         first, last, wrong = loop.samples[0], loop.samples[-1], complaints(loop)
         verdict = f"piles up: {', '.join(wrong)}" if wrong else "nothing piles up"
+        verdict = verdict if _is_judged(loop) else "too few turns to tell"
         rows.append([
             *(loop.name, f"{last.turns:,}", f"{loop.seconds:.0f}", f"{first.memory / 2**20:.1f}"),
             *(f"{last.memory / 2**20:.1f}", f"{percent(loop):.2f}", f"{last.descriptors}"),
@@ -291,7 +298,7 @@ def report(loops: Sequence[Loop]) -> tuple[str, dict[str, Any]]:
 
 
 def main() -> int:
-    """Run the loops; the exit status is 1 if something piles up."""
+    """Run the loops; the exit status is 1 if something piles up, or a loop cannot be judged."""
     made = parser("Does anything pile up?")
     made.add_argument(
         "--tests", type=at_least(0), default=100_000, help="isolated tests of a session; 0: none"
@@ -315,6 +322,8 @@ def main() -> int:
         return 0
     if not (options.tests or options.audits or options.captures):
         made.error("there is nothing to do: --tests, --audits and --captures are all 0")
+    if options.captures and options.device == "cuda":
+        needs_gpu(made)
     with ThreadPoolExecutor(options.jobs) as pool:
         methods = ("none", "fork", "forkserver") if options.tests else ()
         sessions = {
@@ -345,7 +354,7 @@ def main() -> int:
         words += f"\n\nBytes that torch keeps of each turn by itself, taken off: {told}."
     text, data = report(list(loops.values()))
     publish("soak", "What piles up in long loops", text + words, data, save=options.save)
-    return int(any(map(complaints, loops.values())))
+    return int(any(complaints(loop) or not _is_judged(loop) for loop in loops.values()))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arguments import above_zero
+from arguments import above_zero, needs_gpu
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -178,6 +178,7 @@ def main() -> None:
                 f"--parts: {part!r} is not one of {', '.join(PARTS)}, with or without one of "
                 f"{', '.join(KINDS)} behind it"
             )
+    needs_gpu(made)
     start = time.monotonic()
     print(f"compiled for {compile_ahead(parts):.0f} s", flush=True)
     found: list[dict[str, Any]] = []

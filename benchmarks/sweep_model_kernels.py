@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from arguments import above_zero, at_least
+from arguments import above_zero, at_least, needs_gpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -294,6 +294,7 @@ def main() -> None:
         "--ahead", default="", help="columns that are fetched early, such as 0,2048"
     )
     chosen = options.parse_args()
+    needs_gpu(options)
     start = time.monotonic()
     pool = multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count() or 1), _start)
     done = pool.map_async(_compile, range(2 * len(ANY + NARROW + WIDE)), chunksize=1)

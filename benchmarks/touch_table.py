@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from arguments import needs_gpu
 from results_file import parser, publish, table
 
 from tests.gpu.test_touch_table import missing, probe
@@ -23,7 +24,9 @@ HEADER = ("call", "child poisoned", "torch.cuda.is_initialized()", "our probe", 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure every case; exit status 1 if the plugin is wrong about one."""
-    options = parser("Which calls poison a later fork, and who notices.").parse_args(arguments)
+    made = parser("Which calls poison a later fork, and who notices.")
+    options = made.parse_args(arguments)
+    needs_gpu(made)
     rows, shown, wrong, absent = [], [], [], []
     present = [case for case in CASES if not missing(case)]
     with ThreadPoolExecutor(4) as pool:

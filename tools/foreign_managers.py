@@ -47,6 +47,7 @@ OPTIONS = (
 
 def prepare(folder: Path) -> None:
     """Download and unpack what is not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
     wheels, source, needed = folder / "wheels", folder / "packages", folder / "needed"
     command = ("download", "--no-deps", "--only-binary=:all:", "--dest", wheels, *PACKAGES)
@@ -118,9 +119,10 @@ def main(arguments: list[str]) -> int:
     made.add_argument("--folder", type=Path, default=Path(".foreign-managers"))
     made.add_argument("--offline", action="store_true", help="use what an earlier call has left")
     options = made.parse_args(arguments)
-    options.folder.mkdir(parents=True, exist_ok=True)
     if not options.offline:
         prepare(options.folder)
+    elif not (options.folder / "packages").is_dir():
+        made.error(f"--offline: no earlier call has left packages in {options.folder}")
     status, report, output = run(options.folder)
     if status not in (0, 1):  # it never came to the programs
         print(output)

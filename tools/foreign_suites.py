@@ -40,6 +40,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+from arguments import at_least
 from results_file import parser, publish
 
 from tools import torch_suites
@@ -376,8 +377,10 @@ def read_arguments(arguments: list[str]) -> argparse.Namespace:
     made.add_argument("--folder", type=Path, help="default: .foreign-suites in the checkout")
     made.add_argument("--only", nargs="+", metavar="NAME", help="these suites")
     made.add_argument("--runs", nargs="+", choices=[*RUNS, *WITHOUT_US])
-    made.add_argument("--tests", type=int, default=0, metavar="N", help="0: all")
-    made.add_argument("--spawn-tests", type=int, default=0, metavar="N", help="0: as --tests")
+    made.add_argument("--tests", type=at_least(0), default=0, metavar="N", help="0: all")
+    made.add_argument(
+        "--spawn-tests", type=at_least(0), default=0, metavar="N", help="0: as --tests"
+    )
     made.add_argument("--keep-plain", action="store_true", help="take earlier plain runs")
     made.add_argument("--resume", action="store_true", help="go on where the last call ended")
     made.add_argument("--prepare", action="store_true", help="download and install, run nothing")
@@ -398,8 +401,9 @@ def main(arguments: list[str]) -> int:
     chosen = read_arguments(arguments)
     folder = chosen.folder.resolve()
     if chosen.table:
-        print(table_of(read_rows(folder / "results.jsonl")))
-        return 0
+        rows = read_rows(folder / "results.jsonl")
+        print(table_of(rows) if rows else f"no results are kept in {folder}")
+        return 0 if rows else 1
     suites = tuple(each for each in chosen.suites if not chosen.only or each.name in chosen.only)
     if chosen.torch and not chosen.offline:
         prepare(folder, suites, torch_suites.REQUIREMENTS, torch_suites.HELD)

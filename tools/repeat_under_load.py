@@ -29,6 +29,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from arguments import above_zero, at_least
+
 from tools.checkout import PROJECT, copy_checkout, make_interpreter
 from tools.kept_rows import add_row, read_rows
 
@@ -197,10 +201,14 @@ def read_arguments(arguments: list[str]) -> argparse.Namespace:
     end = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("parts", nargs="+", metavar="PATH", help="a folder or file of tests")
-    parser.add_argument("--times", type=int, default=20, metavar="N")
-    parser.add_argument("--busy", type=int, default=2, metavar="K", help="busy processes beside it")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="of pytest-xdist")
-    parser.add_argument("--limit", type=float, default=1800.0, metavar="S", help="of one run")
+    parser.add_argument("--times", type=at_least(1), default=20, metavar="N")
+    parser.add_argument(
+        "--busy", type=at_least(0), default=2, metavar="K", help="busy processes beside it"
+    )
+    parser.add_argument(
+        "--workers", type=at_least(0), default=2, metavar="N", help="of pytest-xdist"
+    )
+    parser.add_argument("--limit", type=above_zero, default=1800.0, metavar="S", help="of one run")
     parser.add_argument("--folder", type=Path, default=PROJECT / "build" / "repeated")
     chosen = parser.parse_args(arguments[:end])
     chosen.pytest = arguments[end + 1 :]

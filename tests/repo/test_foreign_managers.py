@@ -54,3 +54,14 @@ def test_the_table_says_what_each_program_came_to(tmp_path: Path) -> None:
         ["m", "as published", "ok", "nothing"],
         ["m", "p", "not ok", "x \\| y"],
     ]
+
+
+def test_offline_without_what_an_earlier_call_has_left_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "none"
+    with pytest.raises(SystemExit) as ended:
+        foreign_managers.main(["--offline", "--folder", str(folder)])
+    assert ended.value.code == 2
+    assert f"no earlier call has left packages in {folder}" in capsys.readouterr().err
+    assert not folder.exists()

@@ -249,6 +249,11 @@ def test_a_call_that_was_ended_goes_on_where_it_was(
     assert ran == ["plain1", "plain2", "fork"], "without --resume all of it runs"
 
 
+def test_a_table_of_no_results_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert foreign_suites.main(["--table", "--folder", str(tmp_path)]) == 1
+    assert capsys.readouterr().out == f"no results are kept in {tmp_path}\n"
+
+
 def test_a_suite_that_is_not_known_is_refused_with_the_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -216,3 +216,32 @@ def test_an_audit_is_told_by_lines_with_the_most_modules_first(
     numbers = text.splitlines()[2].replace("|", " ").split()
     assert numbers == ["lib", "1", "6", "1", "3", "1", "1"]
     assert data["libraries"]["lib 1"]["why_not"] == "no audit: x"
+
+
+@pytest.mark.parametrize("name", ["release_pairs", "real_libraries"])
+def test_where_no_release_can_be_installed_the_exit_status_is_no_verdict(
+    name: str,
+    benchmark: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    script = benchmark(name)
+
+    def fails(folder: Path, release: Any) -> Path:
+        raise script.CannotInstallError("pip: no network")
+
+    monkeypatch.setattr(script, "environment", fails)
+    assert script.main(["--folder", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "pip: no network" in out
+    assert json.loads(out.splitlines()[-1])["topic"] == name
+
+
+def test_of_pairs_that_did_not_run_there_is_no_figure(benchmark: Callable[[str], Any]) -> None:
+    figures = benchmark("long_parts").LONG_CPU["releases"].figures
+    assert figures({"totals": {"ran": 4, "told_before": 2}}) == {
+        "pairs of releases, to those told before": 2.0
+    }
+    with pytest.raises(ValueError, match="nothing was tried"):
+        figures({"totals": {"ran": 0, "told_before": 0}})

@@ -106,6 +106,17 @@ def test_a_loop_of_no_turns_is_left_out_and_no_loop_at_all_is_an_error() -> None
     assert (done.returncode, "there is nothing to do" in done.stderr) == (2, True)
 
 
+def test_a_loop_that_is_too_short_to_show_growth_is_not_judged(
+    soak: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for looks, verdict, status in ((2, "too few turns to tell", 1), (3, "nothing piles up", 0)):
+        samples = loop(soak, [1e8] * looks).samples
+        monkeypatch.setattr(soak, "in_a_process", lambda *_, given=samples: given)
+        monkeypatch.setattr(sys, "argv", ["soak.py", "--tests=0", "--audits=0", "--captures=1"])
+        assert soak.main() == status
+        assert verdict in capsys.readouterr().out
+
+
 def test_what_torch_keeps_is_taken_off_the_captures_alone(
     soak: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +128,7 @@ def test_what_torch_keeps_is_taken_off_the_captures_alone(
         soak, "in_a_process", lambda name, *_: half if name in soak.BY_TORCH else growing
     )
     monkeypatch.setattr(soak, "session", lambda turns, method: growing)
+    monkeypatch.setattr(soak, "needs_gpu", lambda made: None)
     monkeypatch.setattr(soak, "publish", lambda *given, **_: published.append(given[3]))
     monkeypatch.setattr(sys, "argv", ["soak.py", "--device=cuda", "--tests=10"])
     assert soak.main() == 1

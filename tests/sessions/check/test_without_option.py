@@ -21,6 +21,10 @@ import json, os, signal, sys, threading
 def snapshot():
     with open("/proc/self/maps") as file:
         mapped = {line.split(None, 5)[5].strip() for line in file if "/" in line}
+    children = []
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/children") as file:
+            children += file.read().split()
     return {
         "environ": {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},
         "path": sys.path,
@@ -29,6 +33,8 @@ def snapshot():
         "mapped": sorted(mapped),
         "handlers": {s.name: str(signal.getsignal(s)).split(" at ")[0] for s in signal.Signals},
         "threads": len(threading.enumerate()),
+        "tasks": len(os.listdir("/proc/self/task")),
+        "children": len(children),
         "files": sorted(os.listdir("/proc/self/fd")),
     }
 

@@ -126,6 +126,26 @@ def test_all_that_a_session_writes(pytester: pytest.Pytester, *, xdist: bool) ->
     assert made["hook_errors"][0]["hook"] == "pytest_cudafork_touch"
 
 
+@pytest.mark.parametrize("service", ["GITHUB_ACTIONS", "BUILDKITE"])
+def test_failures_are_before_what_a_ci_service_folds(
+    pytester: pytest.Pytester, service: str
+) -> None:
+    tests = "\n".join(
+        f"def test_touches_{n}():\n    touch()\n\ndef test_forks_{n}():\n    os.fork()\n"
+        for n in range(20)
+    )
+    pytester.makepyfile(test_it=module(tests))
+    environment = {"GITHUB_ACTIONS": "", "BUILDKITE": "", service: "true"}
+    result = check(pytester, "fork", "-v", env=environment)
+    result.assert_outcomes(passed=20, failed=20)
+    begins = "::group::" if service == "GITHUB_ACTIONS" else "--- "
+    out = result.stdout.str()
+    assert out.count(f"\n{begins}") == 1
+    before = out.partition(f"\n{begins}")[0]
+    for n in range(20):
+        assert "CudaForkError: fork refused" in before.partition(f" test_forks_{n} __")[2]
+
+
 @pytest.mark.slow
 def test_a_hook_that_raises_fails_a_session_of_good_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=module("def test_touches():\n    touch()\ndef test_b(): pass\n"))
