@@ -1,4 +1,4 @@
-"""What benchmarks ask of their command lines: one that cannot be measured is a wrong usage."""
+"""What benchmarks ask of their command lines and of the machine: a wrong usage measures nothing."""
 
 from __future__ import annotations
 
@@ -34,9 +34,14 @@ def above_zero(text: str) -> float:
     return number
 
 
+def has_gpu() -> bool:
+    """Whether this machine has an NVIDIA GPU; nothing touches it to know."""
+    return os.path.exists("/dev/nvidiactl")
+
+
 def needs_gpu(made: argparse.ArgumentParser) -> None:
     """End with a wrong usage where there is no GPU that could be measured."""
-    if not os.path.exists("/dev/nvidiactl"):
+    if not has_gpu():
         made.error("there is no NVIDIA GPU here (no /dev/nvidiactl): nothing can be measured")
 
 

@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+from arguments import has_gpu
 from results_file import parser, publish, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +35,7 @@ GROUPS = {
     "the model, no captures": ("tests/engine/model", "tests/engine/test_sampling.py"),
 }
 ON_A_GPU = "graphs of the engine on a GPU"
-if os.path.exists("/dev/nvidiactl"):
+if has_gpu():
     GROUPS[ON_A_GPU] = ("tests/engine/whole/test_graphs_on_gpu.py",)
 NOTHING = "tests/engine/model/test_rope.py"
 """Tests that take no time; a session of them is one that starts."""

@@ -6,7 +6,6 @@ first check of a process is told apart: it imports what later ones find.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from arguments import has_gpu
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -73,7 +73,7 @@ def main() -> None:
     """Measure, print, and keep the results if that is asked for."""
     options = parser("capture_pair on a decode step of the engine.", rounds=5).parse_args()
     torch.set_num_threads(1)
-    device = "cuda" if os.path.exists("/dev/nvidiactl") else "cpu"
+    device = "cuda" if has_gpu() else "cpu"
     rows, data = [], {}
     for backend in ("lazy_plan", "reference"):
         check = prepared(backend, device)

@@ -7,13 +7,13 @@ engine; otherwise they stay where they are.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
+from arguments import has_gpu
 from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -79,7 +79,7 @@ def main() -> None:
     """Measure, print, and keep the results if that is asked for."""
     options = parser("CPU cost of an engine step beside the model.", rounds=600).parse_args()
     torch.set_num_threads(1)
-    device = torch.device("cuda" if os.path.exists("/dev/nvidiactl") else "cpu")
+    device = torch.device("cuda" if has_gpu() else "cpu")
     rows, data = [], {}
     for batch_size in (1, 32, 64):
         for temperature in (0.0, 1.0):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import isolation_project as project
+from arguments import has_gpu
 from isolation_sessions import (
     FORKED,
     PLAIN,
@@ -223,7 +223,7 @@ def _growth_kib(timing: Timing) -> float:
 
 def cuda(out: Outcome, sizes: Sizes) -> None:
     """A CUDA tensor as the test's first act: ``forkserver`` against spawn, on a GPU."""
-    if not os.path.exists("/dev/nvidiactl"):
+    if not has_gpu():
         _say("no GPU here: the comparison of first CUDA tensors is left out")
         return
     tests = sizes.sample

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from arguments import at_least
+from arguments import at_least, has_gpu
 
 PROJECT = Path(__file__).resolve().parent.parent
 RESULTS = PROJECT / "benchmarks" / "results"
@@ -121,7 +121,7 @@ def publish(
         packages: of which the versions are told, beside those that are told always.
 
     """
-    device = "gpu" if os.path.exists("/dev/nvidiactl") else "cpu"
+    device = "gpu" if has_gpu() else "cpu"
     today, found, on = datetime.date.today().isoformat(), versions(packages), machine()
     told = {"topic": topic, "device": device, "date": today, "versions": found, "machine": on}
     last = {**told, **data}

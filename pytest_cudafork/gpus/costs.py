@@ -30,7 +30,7 @@ from pytest_cudafork.gpus.profile import (
 from pytest_cudafork.gpus.usage import Usage, forget_peak, peak_of, reserved_by_torch
 from pytest_cudafork.isolate.groups import scope_of
 from pytest_cudafork.settings.gpu_requests import GpuWish
-from pytest_cudafork.settings.marker_values import names_gpus
+from pytest_cudafork.settings.marker_values import against_gpus
 from pytest_cudafork.settings.markers import WATCHER, give_gpus, marks_of
 from pytest_cudafork.settings.sizes import spell_size
 
@@ -254,7 +254,7 @@ class Packing:
         marks = marks_of(item)
         if not cost.vram or marks.complaint or marks.left_alone or scope_of(item) != "test":
             return
-        if names_gpus(dict(marks.env)):
+        if against_gpus(dict(marks.env)):
             return
         inventory = self._lender.inventory()
         wish = marks.gpus

@@ -50,7 +50,7 @@ def _is_variable(pair: tuple[object, object]) -> bool:
     return True
 
 
-def names_gpus(env: Mapping[str, str] | None) -> str:
+def against_gpus(env: Mapping[str, str] | None) -> str:
     """Say why variables do not go with GPUs that a test is given, "" if they do."""
     if VISIBLE_GPUS not in (env or {}):
         return ""

@@ -13,7 +13,7 @@ from pytest_cudafork.settings.marker_values import (
     MARKER_METHODS,
     SCOPES,
     accepts,
-    names_gpus,
+    against_gpus,
 )
 
 if TYPE_CHECKING:
@@ -297,14 +297,15 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
     gpus = _gpus(closest["gpus"]) if "gpus" in closest else None
     methods = _start_methods(closest["start_methods"]) if "start_methods" in closest else ()
     captures = check_captures(closest["check_captures"]) if "check_captures" in closest else None
-    isolated = {key: one for key, one in values.get(ISOLATED, {}).items() if one is not None}
+    given = values.get(ISOLATED, {}).items()
+    isolated = {key: value for key, value in given if value is not None}
     check_isolated(isolated, f"@pytest.mark.{ISOLATED}")
     if "gpus" in isolated:
         if gpus is not None:
-            one = f"@pytest.mark.{ISOLATED}(gpus={isolated['gpus']!r})"
-            raise MarkerError(f"{one} beside @pytest.mark.gpus({gpus.n}): say it once")
+            said = f"@pytest.mark.{ISOLATED}(gpus={isolated['gpus']!r})"
+            raise MarkerError(f"{said} beside @pytest.mark.gpus({gpus.n}): say it once")
         gpus = _wish(isolated["gpus"])
-    if gpus is not None and (wrong := names_gpus(isolated.get("env"))):
+    if gpus is not None and (wrong := against_gpus(isolated.get("env"))):
         raise MarkerError(f"@pytest.mark.{ISOLATED}{wrong}")
     if "spawn_only" in values and isolated.get("method", "spawn") not in ("auto", "spawn"):
         order = list(closest)  # the closest first
@@ -373,7 +374,7 @@ def check_isolated(keywords: Mapping[str, Any], signature: str) -> None:
             )
         if not accepts(key, value):
             raise MarkerError(f"{signature}({key}={value!r}): {key} is {_ISOLATED_KEYWORDS[key]}")
-    if keywords.get("gpus") is not None and (wrong := names_gpus(keywords.get("env"))):
+    if keywords.get("gpus") is not None and (wrong := against_gpus(keywords.get("env"))):
         raise MarkerError(f"{signature}{wrong}")
     if keywords.get("fixtures") == "inherit" and keywords.get("scope", "test") != "test":
         raise MarkerError(
