@@ -2,7 +2,9 @@
 
 An entry is gone if its statement is not in its file any more; or if the whole suite ran, the test
 that the entry names passed, and the entry was seen nowhere. Where another line had initialized CUDA
-in the process of that test, which may keep the entry's own from showing, nothing is said.
+in the process of that test, which may keep the entry's own from showing, nothing is said. Nor is it
+where the entry's line initialized CUDA in another process: what forks comes after it as soon as the
+tests run in another order, or are dealt out to workers in another way.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ class BaselineResult(NamedTuple):
         unknown: The number of errors without one, which no baseline can accept.
         missing: The entries whose statement is not there any more.
         quiet: The entries that were seen nowhere, though they would have shown.
+        initialized: The entries for forks and children that were seen nowhere, though their line
+            did initialize CUDA.
 
     """
 
@@ -52,6 +56,7 @@ class BaselineResult(NamedTuple):
     unknown: int = 0
     missing: tuple[Accepted, ...] = ()
     quiet: tuple[Accepted, ...] = ()
+    initialized: tuple[Accepted, ...] = ()
 
     @property
     def seen(self) -> dict[Accepted, list[str]]:
@@ -66,6 +71,7 @@ class BaselineResult(NamedTuple):
             "unknown": self.unknown,
             "missing": [each.to_list() for each in self.missing],
             "quiet": [each.to_list() for each in self.quiet],
+            "initialized": [each.to_list() for each in self.initialized],
         }
 
     @classmethod
@@ -83,6 +89,7 @@ class BaselineResult(NamedTuple):
                 int(data["unknown"]),
                 tuple(map(_entry, data["missing"])),
                 tuple(map(_entry, data["quiet"])),
+                tuple(map(_entry, data.get("initialized", ()))),  # a ledger of before had none
             )
         except (KeyError, TypeError, IndexError, OverflowError) as error:
             raise ValueError(f"no result of a session: {error!r}") from None
@@ -134,7 +141,9 @@ def result_of(
     for found in (*failed, *unreported):
         new.add(known_as(kind_of(found), found.cause(history), root), found.record)
     shown = accepted.seen.keys() | new.seen.keys()
-    judged = [each for each in entries if each.kind in _JUDGED.get(level, ())]
+    judged = [each for each in entries if each.kind in _JUDGED.get(level, ()) and each not in shown]
+    initialized = _initialized(judged, history, root)
+    places = {each: _passed_in(entries[each], records) for each in judged}
     return BaselineResult(
         accepted.result(),
         new.result(),
@@ -142,17 +151,50 @@ def result_of(
         tuple(each for each in entries if each not in shown and is_gone(each.culprit, root)),
         tuple(
             each
-            for each in judged
-            if each not in shown and _would_show(each, entries[each], records, history, root)
+            for each, pids in places.items()
+            if _would_show(each, pids, initialized.get(each), history, root)
         ),
+        tuple(initialized),
     )
 
 
+def _passed_in(place: str, records: Iterable[Record]) -> set[int]:
+    """Return the processes in which the place that an entry names was passed."""
+    return {int(r["pid"]) for r in records if r["k"] == "ran" and r.get("place") == place}
+
+
+def _initialized(
+    entries: Iterable[Accepted], history: History, root: str
+) -> dict[Accepted, set[int]]:
+    """Return the entries for forks and children whose line initialized CUDA, and the processes."""
+    found: dict[Accepted, set[int]] = {each: set() for each in entries if each.kind != TOUCH}
+    for touch in history.touches if found else ():
+        for kind in (FORK, POISONED):
+            known = known_as(kind, touch, root)
+            if known in found and not touch.poisoned:
+                found[known].add(touch.pid)
+    return {each: pids for each, pids in found.items() if pids}
+
+
 def _would_show(
-    entry: Accepted, place: str, records: Sequence[Record], history: History, root: str
+    entry: Accepted,
+    pids: set[int],
+    initialized: set[int] | None,
+    history: History,
+    root: str,
 ) -> bool:
-    """Whether the place that an entry names was passed, with nothing that hides it."""
-    pids = {int(r["pid"]) for r in records if r["k"] == "ran" and r.get("place") == place}
+    """Whether the place that an entry names was passed, with nothing that hides it.
+
+    Args:
+        entry: The entry.
+        pids: The processes in which its place was passed.
+        initialized: Those that its line initialized; None: it is not about forks, or there is none.
+        history: The session.
+        root: The folder to which files are relative.
+
+    """
+    if initialized and not any(initialized & set(history.ancestors(pid)) for pid in pids):
+        return False
     first = [history.initializer(pid) for pid in pids]
     others = [
         touch

@@ -17,10 +17,16 @@ from pytest_cudafork.programs import run_report
 _DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _LOOK_SECONDS = 0.5
 _WORDS = 6
+_SECRET_BYTES = 8
+_PRIVATE = 0o077
+"""The umask for a report among everybody's temporary files."""
 
 
 def main(words: Sequence[str]) -> None:
     """Wait for a program, write its report, and once more when its last descendant has ended.
+
+    Nobody hears this process. So a report that cannot be written where it is wanted, as on a full
+    disk, is written into the folder for temporary files.
 
     Args:
         words: The report, the settings of the watch, the mark of the program's descendants, its
@@ -49,5 +55,16 @@ def main(words: Sequence[str]) -> None:
                 break
             while leftovers.busy_processes(cookie):  # a server that has become a daemon
                 time.sleep(_LOOK_SECONDS)
+        if not told:
+            os.umask(_PRIVATE)
+            kept = _temporary_name(settings.ledger, pid, report)
+            run_report.tell(account, kept, as_json=report.endswith(".json"))
     finally:
         remove_ledger(settings.ledger)
+
+
+def _temporary_name(ledger: str, pid: str, report: str) -> str:
+    """Return a name beside the ledger's folder that tells the program and that nobody can guess."""
+    folder = os.path.dirname(os.path.dirname(ledger))
+    name = f"pytest-cudafork-run-{pid}-{os.urandom(_SECRET_BYTES).hex()}"
+    return os.path.join(folder, name + os.path.splitext(report)[1])

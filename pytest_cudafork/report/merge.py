@@ -189,6 +189,8 @@ def merge(jobs: Iterable[Job], accepted: Iterable[Accepted] = ()) -> Merged:
     jobs_of: dict[Accepted, list[str]] = {}
     missing: dict[Accepted, None] = {}
     quiet: dict[Accepted, None] = {}
+    cleared: set[Accepted] = set()
+    initialized: dict[Accepted, None] = {}
     errors: list[str] = []
     unknown = 0
     for job in jobs:
@@ -202,7 +204,12 @@ def merge(jobs: Iterable[Job], accepted: Iterable[Accepted] = ()) -> Merged:
         unknown += job.result.unknown
         missing.update(dict.fromkeys(job.result.missing))
         quiet.update(dict.fromkeys(job.result.quiet))
+        cleared.update(set(job.result.quiet) & set(job.result.initialized))
+        initialized.update(dict.fromkeys(job.result.initialized))
     new -= known
+    # A line that initialized CUDA in another job is followed by forks where tests are dealt out in
+    # another way, unless the test was passed once after that line, too.
+    quiet = {each: None for each in quiet if each not in initialized or each in cleared}
     gone = [each for each in (*missing, *quiet) if each not in seen]
     result = BaselineResult(
         tuple(each for each in seen.values() if each.what not in new),
@@ -210,6 +217,7 @@ def merge(jobs: Iterable[Job], accepted: Iterable[Accepted] = ()) -> Merged:
         unknown,
         tuple(each for each in missing if each not in seen),
         tuple(each for each in quiet if each not in seen),
+        tuple(each for each in initialized if each not in seen),
     )
     # What one job lost, or never came to, may be what is said to be gone.
     return Merged(result, jobs_of, () if errors else tuple(dict.fromkeys(gone)), tuple(errors))

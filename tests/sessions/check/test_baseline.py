@@ -144,6 +144,26 @@ def test_workers_write_what_one_process_writes(suite: pytest.Pytester) -> None:
     assert body(suite) == ""
 
 
+@needs_xdist
+def test_workers_that_deal_the_tests_out_in_another_way_remove_nothing(
+    pytester: pytest.Pytester,
+) -> None:
+    """One test touches, another forks: in two workers nothing is refused, in one it still is."""
+    tests = module("def test_touches():\n    touch()\n\ndef test_forks():\n    child()\n")
+    (pytester.path / "test_it.py").write_text(tests)
+    assert check(pytester, "fork", BASELINE, UPDATE).ret == 0
+    written = body(pytester)
+    assert "fork: test_touches: " in written
+    result = check(pytester, "fork", BASELINE, SHRINK, "-p", "xdist", "-n2")
+    assert result.ret == 0, result.stdout.str()
+    assert "nothing of it was seen" in section(result)
+    assert body(pytester) == written
+    # Where the tests follow each other, one that forks no more is known not to.
+    (pytester.path / "test_it.py").write_text(tests.replace("    child()", "    pass"))
+    assert check(pytester, "fork", BASELINE, SHRINK).ret == 0
+    assert body(pytester) == ""
+
+
 def test_a_torn_or_foreign_file_is_a_usage_error_and_stays(suite: pytest.Pytester) -> None:
     missing = check(suite, "touch", BASELINE, SHRINK)
     assert missing.ret == pytest.ExitCode.USAGE_ERROR

@@ -82,6 +82,27 @@ def test_forks_are_gone_though_the_touch_that_they_were_refused_for_is_there() -
     assert judged(seen, FORK).quiet == ()
 
 
+def test_an_entry_whose_line_initialized_cuda_elsewhere_is_neither_there_nor_gone() -> None:
+    """The test that touches and the one that forks may have gone to two workers."""
+    poisoned = Accepted("poisoned", LINE)
+    result = judged([record("touch", 1, pid=2), RAN], FORK, poisoned)
+    assert (result.quiet, result.initialized) == ((), (FORK, poisoned))
+    assert BaselineResult.from_plain(result.to_plain()) == result
+    # A child of a process that this line initialized inherits that.
+    child = record("child", 2, pid=1, parent=2, fork="fork2", state="initialized")
+    fork = record("fork", 2, pid=2, verdict="guarded")
+    result = judged([record("touch", 1, pid=2), fork, child, RAN], FORK)
+    assert (result.quiet, result.initialized) == ((FORK,), (FORK,))
+    # What a poisoned child tried has initialized nothing.
+    assert judged([record("touch", 1, pid=2, poisoned=True), RAN], FORK).quiet == (FORK,)
+
+
+def test_the_ledger_of_an_older_version_says_nothing_of_lines_that_initialized_cuda() -> None:
+    data = BaselineResult(quiet=(FORK,)).to_plain()
+    del data["initialized"]
+    assert BaselineResult.from_plain(data) == BaselineResult(quiet=(FORK,))
+
+
 def test_a_level_judges_what_it_looks_at() -> None:
     assert judged([RAN], TOUCH, FORK, level=Level.FORK).quiet == (FORK,)
     assert judged([RAN], TOUCH, FORK, level=Level.POISON).quiet == ()

@@ -48,6 +48,17 @@ def test_what_two_jobs_saw_is_counted_together_and_gone_if_neither_saw_it(tmp_pa
     assert merge(read_jobs(paths), [B]).result.new == ()
 
 
+def test_what_initialized_cuda_in_another_job_is_gone_only_where_its_test_passed_after_it(
+    tmp_path: Path,
+) -> None:
+    """The line of B initialized CUDA in a job without B's test; that of C in the one with it."""
+    one = ledger(tmp_path / "one", BaselineResult(quiet=(A, B, C), initialized=(C,)))
+    two = ledger(tmp_path / "two", BaselineResult(initialized=(B, C)))
+    merged = merge(read_jobs([one, two]))
+    assert merged.gone == (A, C)
+    assert (merged.result.quiet, merged.result.initialized) == ((A, C), (C, B))
+
+
 def test_where_a_job_is_incomplete_nothing_is_said_to_be_gone(tmp_path: Path) -> None:
     result = BaselineResult(quiet=(A,))
     fine = ledger(tmp_path / "fine", result)
