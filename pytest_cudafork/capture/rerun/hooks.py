@@ -123,6 +123,10 @@ class ReplayAudit:
             runs[CHANGED] = run_again(item, Order(CHANGED, most), children, limit)
         return verdict.sentence(counted, runs)
 
+    def pytest_unconfigure(self) -> None:
+        """Listen no more to children that are still there."""
+        self.replays.close()
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the tests that cannot fail."""
         if not self._audited:

@@ -1,4 +1,7 @@
-"""The listener that counts the replays of a test, and spoils them where it is told to."""
+"""The listener that counts the replays of a test, and spoils them where it is told to.
+
+Those of processes that a test forks are spoiled there, and counted here.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from pytest_cudafork.capture.in_tests.child_lines import ChildLines
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
 from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted, Order
 
@@ -30,6 +34,9 @@ class Replays(Listener):
     def __init__(self) -> None:
         self._order = Order()
         self._counted = Counted()
+        self._children = ChildLines()
+        self._test = 0
+        """The number of the test, so that a child which outlives its own counts for no other."""
         self._inputs: weakref.WeakKeyDictionary[SeenCapture, list[tuple[Any, Tensor]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -38,11 +45,26 @@ class Replays(Listener):
     @property
     def counted(self) -> Counted:
         """What the replays of the test have come to, so far."""
+        for record in self._children.read():
+            if record["test"] == self._test:
+                self._counted = self._counted.plus(Counted.read(record["counted"]))
         return self._counted
 
     def begin(self, order: Order) -> None:
         """Begin with another test, whose replays are to be spoiled as the order says."""
         self._order, self._counted = order, Counted()
+        self._test += 1
+        self._children.begin()
+
+    def close(self) -> None:
+        """Listen no more to children that are still there."""
+        self._children.close()
+
+    def _count(self, more: Counted) -> None:
+        """Count; a child says so at once, as it may end in any way."""
+        self._counted = self._counted.plus(more)
+        if self._children.is_child():
+            self._children.write({"test": self._test, "counted": more.text()})
 
     def on_capture_end(self, capture: SeenCapture) -> None:
         """Keep what the inputs hold, to see whether the test changes them."""
@@ -60,19 +82,22 @@ class Replays(Listener):
             raise TooManyReplaysError(
                 f"{self._counted.replays} replays were spoiled, and the test asks for more"
             )
-        self._counted = self._counted._replace(replays=self._counted.replays + 1)
+        self._count(Counted(replays=1))
         if self._order.how == CHANGED:
             capture.wait()
             self._before = _contents(capture)
             if _change(self._before):
                 self._spoiled()
-        elif not self._order.how and not self._counted.changes:
-            kept = self._inputs.get(capture, [])
-            self._counted = self._counted._replace(changes=_differ(kept))
+        elif (
+            not self._order.how
+            and not self._counted.changes
+            and _differ(self._inputs.get(capture, []))
+        ):
+            self._count(Counted(changes=True))
 
     def on_capture_elsewhere(self) -> None:
         """Count what cannot be spoiled."""
-        self._counted = self._counted._replace(elsewhere=self._counted.elsewhere + 1)
+        self._count(Counted(elsewhere=1))
 
     def on_unseen_replay(self) -> None:
         """Count what cannot be spoiled."""
@@ -99,7 +124,7 @@ class Replays(Listener):
                     memory.bytes().copy_(contents)
 
     def _spoiled(self) -> None:
-        self._counted = self._counted._replace(spoiled=self._counted.spoiled + 1)
+        self._count(Counted(spoiled=1))
 
 
 def _silently() -> contextlib.AbstractContextManager[None]:

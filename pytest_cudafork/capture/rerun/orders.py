@@ -48,6 +48,15 @@ class Counted(NamedTuple):
     changes: bool = False
     elsewhere: int = 0
 
+    def plus(self, more: Counted) -> Counted:
+        """Return what these and more replays came to."""
+        return Counted(
+            self.replays + more.replays,
+            self.spoiled + more.spoiled,
+            self.changes or more.changes,
+            self.elsewhere + more.elsewhere,
+        )
+
     def text(self) -> str:
         """Return it as the value of a report's property."""
         numbers = [self.replays, self.spoiled, int(self.changes)]

@@ -143,6 +143,12 @@ def test_checks_nothing():
 @pytest.mark.isolated
 def test_checks_nothing_elsewhere():
     replayed()
+
+def test_notices_in_a_child(run_forked):
+    assert run_forked(lambda: replayed().tolist()) == [4, 4]
+
+def test_checks_nothing_in_a_child(run_forked):
+    run_forked(lambda: len(replayed()))
 """
 
 
@@ -153,9 +159,9 @@ def test_phases_that_are_told_by_their_times_alone_are_heard(pytester: pytest.Py
     pytester.makepyfile(test_them=PLAIN)
     result = run_session(pytester, "--cuda-fork-graphs=software", "--cuda-fork-captures=audit")
     assert_no_crash(result)
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=5)
     text = result.stdout.str()
-    assert "3 tests that replay a graph and passed: 2 cannot fail, 0 not judged" in text
+    assert "5 tests that replay a graph and passed: 3 cannot fail, 0 not judged" in text
     assert set(re.findall(r"^test_them.py::(\w+) checks nothing: ", text, re.M)) == {
-        *("test_checks_nothing", "test_checks_nothing_elsewhere")
+        *("test_checks_nothing", "test_checks_nothing_elsewhere", "test_checks_nothing_in_a_child")
     }

@@ -95,7 +95,7 @@ def test_a_child_that_has_closed_its_descriptors_tells_as_well() -> None:
         lengths, captured = stale(look)
 
         def work() -> None:
-            os.closerange(children._fd, children._fd + 1)
+            os.closerange(children._lines._fd, children._lines._fd + 1)
             lengths.add_(1)
             captured.replay()
 
@@ -132,14 +132,14 @@ def test_a_test_that_closes_the_descriptors_of_its_process_harms_nobody(tmp_path
         children = children_of(look)
         lengths, captured = stale(look)
         look.watching.take()
-        os.close(children._fd)
+        os.close(children._lines._fd)
         assert not look.watching.a_child_waits()
         theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
-        os.dup2(theirs, children._fd)
+        os.dup2(theirs, children._lines._fd)
         in_child(lambda: (lengths.add_(1), captured.replay()))
         assert not look.watching.a_child_waits()
         assert (tmp_path / "theirs").read_bytes() == b""
-        lost = children._fd
+        lost = children._lines._fd
         look.watching.ask_children()
         in_child(lambda: (lengths.add_(1), captured.replay()))
         assert look.kinds() == ["stale-data"]
@@ -186,7 +186,7 @@ def test_a_process_that_runs_no_tests_has_no_file() -> None:
 
 def test_where_the_process_that_ran_the_test_is_gone_a_child_goes_on() -> None:
     children = Children(findings := Findings(), Watch([]))
-    children._owner, children._fd = -1, 0
+    children._lines._owner, children._lines._fd = -1, 0
     findings.add(GraphFinding("stale-data", Level.ERROR, "it is old"))
     assert findings.take() == {}
     assert not children.waits()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -140,3 +141,63 @@ def test_what_other_threads_capture_and_replay_is_counted(replays: Replays) -> N
         theirs = other.submit(Step).result()
     theirs()
     assert replays.counted == Counted(elsewhere=3)
+
+
+def in_forked_child(work: Callable[[], object]) -> int:
+    """Do it in a forked child that ends without ``atexit``; return its status."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_replays_of_forked_children_are_counted_and_spoiled(replays: Replays) -> None:
+    replays.begin(Order())
+    step = Step()
+    step()
+
+    def changes() -> None:
+        step.x.fill_(4)
+        step()
+        step()
+
+    assert in_forked_child(changes) == 0
+    assert replays.counted == Counted(replays=3, changes=True)
+    assert replays.counted == Counted(replays=3, changes=True)
+
+    def poisoned() -> None:
+        step()
+        assert step.out.isnan().all()
+
+    replays.begin(Order(IDLE, 10))
+    assert in_forked_child(poisoned) == 0
+    assert replays.counted == Counted(replays=1, spoiled=1)
+    replays.close()
+
+
+def test_a_child_that_outlives_its_test_counts_for_no_other(replays: Replays) -> None:
+    replays.begin(Order())
+    step = Step()
+    begun, go_on = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.read(go_on[0], 1)
+            step()
+            os.write(begun[1], b"x")
+        finally:
+            os._exit(0)
+    os.close(begun[1])  # so that a child that fails is not waited for
+    replays.begin(Order())
+    os.write(go_on[1], b"x")
+    assert os.read(begun[0], 1) == b"x"
+    os.waitpid(pid, 0)
+    assert replays.counted == Counted()
+    replays.close()
+    for each in (begun[0], *go_on):
+        os.close(each)
