@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_cudafork.capture.in_tests.child_lines import ChildLines
+from tests.support.forked_work import do_in_child
 
 
 @pytest.fixture
@@ -17,19 +18,6 @@ def lines() -> Iterator[ChildLines]:
     made.begin()
     yield made
     made.close()
-
-
-def in_child(work: Callable[[], object]) -> None:
-    """Do it in a forked child that ends without ``atexit``; wait for it."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def write_as_child(lines: ChildLines, number: int) -> None:
@@ -43,14 +31,14 @@ def test_what_children_write_is_read_once(lines: ChildLines) -> None:
 
     def grandchild() -> None:
         write_as_child(lines, 1)
-        in_child(lambda: write_as_child(lines, 2))
+        do_in_child(lambda: write_as_child(lines, 2))
 
-    in_child(grandchild)
+    do_in_child(grandchild)
     assert lines.waits()
     assert list(lines.read()) == [{"n": 1}, {"n": 2}]
     assert not lines.waits()
     lines.begin()  # it is there
-    in_child(lambda: write_as_child(lines, 3))
+    do_in_child(lambda: write_as_child(lines, 3))
     assert list(lines.read()) == [{"n": 3}]
 
 
@@ -66,10 +54,10 @@ def test_a_child_that_runs_tests_of_its_own_has_a_file_of_its_own(lines: ChildLi
     def isolated() -> None:
         lines.begin()
         assert not lines.is_child()
-        in_child(lambda: write_as_child(lines, 1))
+        do_in_child(lambda: write_as_child(lines, 1))
         assert list(lines.read()) == [{"n": 1}]
 
-    in_child(isolated)
+    do_in_child(isolated)
     assert not lines.waits()
 
 
@@ -78,12 +66,12 @@ def test_a_descriptor_that_has_become_another_file_is_left_alone(
 ) -> None:
     theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
     os.dup2(theirs, lines._fd)
-    in_child(lambda: write_as_child(lines, 1))
+    do_in_child(lambda: write_as_child(lines, 1))
     assert not lines.waits()
     assert (tmp_path / "theirs").read_bytes() == b""
     lost = lines._fd
     lines.begin()
-    in_child(lambda: write_as_child(lines, 2))
+    do_in_child(lambda: write_as_child(lines, 2))
     assert list(lines.read()) == [{"n": 2}]
     for each in {lost, theirs}:
         os.close(each)
@@ -94,7 +82,7 @@ def test_nothing_is_written_for_a_process_that_has_gone_or_closed_it(lines: Chil
         os.close(lines._fd)  # that of the child alone
         write_as_child(lines, 1)
 
-    in_child(without_it)
+    do_in_child(without_it)
     assert list(lines.read()) == [{"n": 1}]
     lines.close()
     assert (lines.is_child(), lines.waits()) == (False, False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,7 @@ from pytest_cudafork.capture.in_tests.children import Children, _add  # noqa: E4
 from pytest_cudafork.capture.interface.seen import Watch  # noqa: E402
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level  # noqa: E402
 from tests.support.captures import Captured, Looking, looking  # noqa: E402
-
-
-def in_child(work: Callable[[], object]) -> None:
-    """Do it in a forked child that ends without ``atexit``; wait for it."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+from tests.support.forked_work import do_in_child  # noqa: E402
 
 
 def children_of(look: Looking) -> Children:
@@ -59,9 +46,9 @@ def test_what_a_child_finds_is_told_once_and_no_more_than_that() -> None:
         def another() -> None:
             numbers, graph = stale(look)
             numbers.add_(1)
-            in_child(graph.replay)  # a child of the child
+            do_in_child(graph.replay)  # a child of the child
 
-        in_child(another)
+        do_in_child(another)
         assert look.watching.a_child_waits()
         told = look.watching.take()
         assert (told["captures"], told["replays"], told["backends"]) == (2, 2, ["software"])
@@ -83,7 +70,7 @@ def test_a_replay_that_a_child_expects_to_raise_is_marked() -> None:
             with pytest.raises(RuntimeError, match="freed"):
                 captured.replay()
 
-        in_child(refused)
+        do_in_child(refused)
         (error,) = look.watching.take()["errors"]
         assert error["raised"]
         look.watching.close()
@@ -99,7 +86,7 @@ def test_a_child_that_has_closed_its_descriptors_tells_as_well() -> None:
             lengths.add_(1)
             captured.replay()
 
-        in_child(work)
+        do_in_child(work)
         assert look.kinds() == ["stale-data"]
         look.watching.close()
 
@@ -122,7 +109,7 @@ def test_a_child_whose_test_has_replaced_functions_tells_as_well(
             lengths.add_(1)
             captured.replay()
 
-        in_child(work)
+        do_in_child(work)
         assert look.kinds() == ["stale-data"]
         look.watching.close()
 
@@ -136,12 +123,12 @@ def test_a_test_that_closes_the_descriptors_of_its_process_harms_nobody(tmp_path
         assert not look.watching.a_child_waits()
         theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT)
         os.dup2(theirs, children._lines._fd)
-        in_child(lambda: (lengths.add_(1), captured.replay()))
+        do_in_child(lambda: (lengths.add_(1), captured.replay()))
         assert not look.watching.a_child_waits()
         assert (tmp_path / "theirs").read_bytes() == b""
         lost = children._lines._fd
         look.watching.ask_children()
-        in_child(lambda: (lengths.add_(1), captured.replay()))
+        do_in_child(lambda: (lengths.add_(1), captured.replay()))
         assert look.kinds() == ["stale-data"]
         look.watching.close()
         for each in {lost, theirs}:
@@ -152,7 +139,7 @@ def test_a_child_that_outlives_its_test_is_named() -> None:
     with looking() as look:
         children_of(look)
         lengths, captured = stale(look)
-        in_child(lambda: (lengths.add_(1), captured.replay()))
+        do_in_child(lambda: (lengths.add_(1), captured.replay()))
         look.watching.watch.test = "the_next_test"
         (error,) = look.watching.take()["errors"]
         assert error["what"].endswith("(in a process that test_of_it has started)")
@@ -166,11 +153,11 @@ def test_a_process_of_an_isolated_test_has_reports_of_its_own() -> None:
 
         def isolated() -> None:
             children.begin()
-            in_child(lambda: (lengths.add_(1), captured.replay()))
+            do_in_child(lambda: (lengths.add_(1), captured.replay()))
             assert look.kinds() == ["stale-data"]
 
         look.watching.take()
-        in_child(isolated)
+        do_in_child(isolated)
         assert look.watching.take() == {}
         look.watching.close()
 
@@ -178,7 +165,7 @@ def test_a_process_of_an_isolated_test_has_reports_of_its_own() -> None:
 def test_a_process_that_runs_no_tests_has_no_file() -> None:
     findings = Findings()
     children = Children(findings, Watch([]))
-    in_child(lambda: findings.add(GraphFinding("stale-data", Level.ERROR, "it is old")))
+    do_in_child(lambda: findings.add(GraphFinding("stale-data", Level.ERROR, "it is old")))
     assert not children.waits()
     assert findings.take() == {}
     children.close()

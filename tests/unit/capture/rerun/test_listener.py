@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,6 +16,7 @@ from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.rerun.listener import Replays, TooManyReplaysError  # noqa: E402
 from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted, Order  # noqa: E402
 from pytest_cudafork.capture.stand_ins.in_force import in_force  # noqa: E402
+from tests.support.forked_work import do_in_child  # noqa: E402
 
 
 @pytest.fixture
@@ -143,19 +144,6 @@ def test_what_other_threads_capture_and_replay_is_counted(replays: Replays) -> N
     assert replays.counted == Counted(elsewhere=3)
 
 
-def in_forked_child(work: Callable[[], object]) -> int:
-    """Do it in a forked child that ends without ``atexit``; return its status."""
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def test_replays_of_forked_children_are_counted_and_spoiled(replays: Replays) -> None:
     replays.begin(Order())
     step = Step()
@@ -166,7 +154,7 @@ def test_replays_of_forked_children_are_counted_and_spoiled(replays: Replays) ->
         step()
         step()
 
-    assert in_forked_child(changes) == 0
+    do_in_child(changes)
     assert replays.counted == Counted(replays=3, changes=True)
     assert replays.counted == Counted(replays=3, changes=True)
 
@@ -175,7 +163,7 @@ def test_replays_of_forked_children_are_counted_and_spoiled(replays: Replays) ->
         assert step.out.isnan().all()
 
     replays.begin(Order(IDLE, 10))
-    assert in_forked_child(poisoned) == 0
+    do_in_child(poisoned)
     assert replays.counted == Counted(replays=1, spoiled=1)
     replays.close()
 
