@@ -110,6 +110,28 @@ def test_a_daemon_of_a_test_that_became_another_user_is_not_left(
     assert is_gone(int(started))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_temporary_folders_that_a_test_forgets_are_not_left_and_those_of_its_module_stay(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    body = """
+    import tempfile
+    def folder():
+        return tempfile.TemporaryDirectory(dir=os.environ["FOLDERS"])
+    keep = [folder()]
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_forgets(number):
+        keep.append(folder())
+        assert os.path.isdir(keep[0].name)
+    """
+    folders = pytester.mkdir("folders")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOLDERS", str(folders))
+        result = run_deaths(pytester, method, dedent(body))
+    result.assert_outcomes(passed=2)
+    assert not list(folders.iterdir())
+
+
 @needs_torch
 @pytest.mark.parametrize("strategy", ["file_system", "file_descriptor"])
 def test_the_shared_tensors_of_torch_are_not_left(pytester: pytest.Pytester, strategy: str) -> None:

@@ -21,6 +21,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,9 @@ NAMES: list[tuple[Any, str, str]] = [
     (_ctypes, "dlopen", "asking the driver"),
     (atexit, "_clear", "the start of a forked child"),
     (atexit, "_run_exitfuncs", "the end of a child"),
+    (weakref.finalize, "_registry", "the end of a forked child"),
+    (weakref.finalize, "_index_iter", "the start of a forked child"),
+    (weakref.finalize, "_registered_with_atexit", "the start of a forked child"),
     (multiprocessing.process, "_children", "the start of a forked child"),
     (multiprocessing.util, "_finalizer_registry", "the start of a forked child"),
     (multiprocessing.util, "_exit_function", "the start of a forked child"),
@@ -79,6 +83,22 @@ def test_exit_functions_are_called_and_forgotten() -> None:
         standard_library.run_exit_functions()
         standard_library.run_exit_functions()
         return told == ["the child's"]
+
+    assert in_a_fork(job)
+
+
+def test_finalizers_of_a_child_run_at_its_end_and_those_of_its_parent_do_not() -> None:
+    def job() -> bool:
+        class Thing:
+            pass
+
+        told: list[str] = []
+        theirs, mine = Thing(), Thing()
+        finalizer = weakref.finalize(theirs, told.append, "the parent's")
+        standard_library.clear_exit_functions()
+        weakref.finalize(mine, told.append, "the child's")
+        standard_library.run_exit_functions()
+        return told == ["the child's"] and finalizer.alive
 
     assert in_a_fork(job)
 
