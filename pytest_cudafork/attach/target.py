@@ -65,13 +65,16 @@ def read_target(pid: int) -> Target:
     """Read a process.
 
     Raises:
-        Unreadable: There is none of that number, it has ended, it is a part of the kernel, or
-            another user's.
+        Unreadable: There is none of that number, it has ended, it is a thread of a process, a part
+            of the kernel, or another user's.
 
     """
     state = process_state.state_of(pid)
     if not state:
         raise Unreadable(f"there is no process {pid}; it may have ended")
+    process = _process_of(pid)
+    if process != pid:  # the kernel shows it as a process, of which no ledger and no NVML knows
+        raise Unreadable(f"{pid} is a thread of process {process}: name the process")
     if not process_state.lives(pid):
         parent = process_state.parent_of(pid)
         raise Unreadable(
@@ -106,6 +109,19 @@ def read_target(pid: int) -> Target:
         device=any(_DEVICE.match(path) for path in paths),
         ledger=_ledger(pid, opened),
     )
+
+
+def _process_of(number: int) -> int:
+    """Return the process that a thread of this number belongs to: itself for a process."""
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{number}/status", encoding="utf-8", errors="replace") as file,
+    ):
+        for line in file:
+            name, _, text = line.partition(":")
+            if name == "Tgid":
+                return int(text)
+    return number
 
 
 def _mapped(pid: int) -> list[str]:

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_a_number_of_no_process_is_told() -> None:
     process.wait()
     with pytest.raises(Unreadable, match=f"there is no process {process.pid}; it may have ended"):
         read_target(process.pid)
+
+
+def test_a_thread_is_no_process_and_its_process_is_named() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        with pytest.raises(Unreadable) as told:
+            read_target(thread.native_id or 0)
+    finally:
+        done.set()
+        thread.join()
+    assert str(told.value) == (
+        f"{thread.native_id} is a thread of process {os.getpid()}: name the process"
+    )
 
 
 def test_one_that_has_ended_and_was_not_reaped_is_told() -> None:
