@@ -20,6 +20,8 @@ _UVM = "/dev/nvidia-uvm"
 """What the driver opens in its first cuInit, and NVML of some releases, too."""
 _DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl)$")
 """What the driver maps in its first cuInit, and NVML does not."""
+_OTHER_DEVICE = re.compile(r"/dev/(?:dxg|nvmap|nvhost-)")
+"""What the drivers of WSL and of Jetson have open instead; from when on was not seen."""
 
 
 class Unreadable(Exception):
@@ -43,6 +45,7 @@ class Target(NamedTuple):
         uvm: Whether the device is open or mapped that the driver opens when it is initialized.
         device: Whether a GPU's device or the control device is mapped.
         ledger: The ledger that it was told to write, or has open; "".
+        other_device: The device of a driver of another kind (WSL, Jetson) that is open or mapped.
 
     """
 
@@ -59,6 +62,7 @@ class Target(NamedTuple):
     uvm: bool
     device: bool
     ledger: str
+    other_device: str = ""
 
 
 def read_target(pid: int) -> Target:
@@ -108,6 +112,7 @@ def read_target(pid: int) -> Target:
         uvm=any(path.startswith(_UVM) for path in (*paths, *opened)),
         device=any(_DEVICE.match(path) for path in paths),
         ledger=_ledger(pid, opened),
+        other_device=next(filter(_OTHER_DEVICE.match, (*paths, *opened)), ""),
     )
 
 

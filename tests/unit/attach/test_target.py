@@ -128,6 +128,22 @@ def test_a_watched_server_is_known_by_its_driver_and_its_ledger(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("opened", "expected"),
+    [
+        (["/dev/null", "/dev/dxg"], "/dev/dxg"),
+        (["/dev/nvhost-ctrl-gpu"], "/dev/nvhost-ctrl-gpu"),
+        (["/dev/nvmap"], "/dev/nvmap"),
+        (["/dev/nvidiactl", "/home/dev/dxg"], ""),
+    ],
+)
+def test_devices_of_wsl_and_jetson_are_known(
+    monkeypatch: pytest.MonkeyPatch, opened: list[str], expected: str
+) -> None:
+    monkeypatch.setattr(target, "_opened", lambda pid: opened)
+    assert read_target(os.getpid()).other_device == expected
+
+
+@pytest.mark.parametrize(
     ("mapped", "opened", "expected"),
     [
         ([], [], (False, False, False)),
