@@ -58,7 +58,13 @@ def _nvml_check(text: str, machine: Machine) -> Iterator[Finding]:
 def _visible(text: str, machine: Machine) -> Iterator[Finding]:
     name = environment.VISIBLE_GPUS
     shown = [gpu for gpu, _ in machine.visible()]
-    if not machine.gpus:
+    if not machine.gpus and machine.present and machine.trouble:
+        yield note(
+            name,
+            f"is {text!r}; nobody tells which GPUs are here ({machine.trouble})",
+            "whether CUDA shows any of them is not known",
+        )
+    elif not machine.gpus:
         yield note(name, f"is {text!r}, and there is no GPU here", "it changes nothing here")
     elif shown:
         numbers = ", ".join(str(gpu.number) for gpu in shown)
