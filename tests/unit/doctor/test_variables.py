@@ -45,6 +45,7 @@ def test_nothing_is_said_of_what_is_not_set() -> None:
         ("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps", ONE, Level.WARNING, "fatal error of one process"),
         ("LD_PRELOAD", "libfast.so", ONE, Level.NOTE, "before Python is"),
         ("TRITON_INTERPRET", "1", ONE, Level.WARNING, "bfloat16"),
+        ("TRITON_INTERPRET", "Yes", ONE, Level.WARNING, "bfloat16"),
         ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", ONE, Level.WARNING, "captures fail"),
         ("CUDA_LAUNCH_BLOCKING", "1", ONE, Level.NOTE, "races"),
         ("_CUDAFORK_WATCH", "{}", ONE, Level.NOTE, "watched session"),
