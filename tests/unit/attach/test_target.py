@@ -133,7 +133,7 @@ def test_a_watched_server_is_known_by_its_driver_and_its_ledger(tmp_path: Path) 
         (["/dev/null", "/dev/dxg"], "/dev/dxg"),
         (["/dev/nvhost-ctrl-gpu"], "/dev/nvhost-ctrl-gpu"),
         (["/dev/nvmap"], "/dev/nvmap"),
-        (["/dev/nvidiactl", "/home/dev/dxg"], ""),
+        (["/dev/nvidiactl", "/other/dev/dxg"], ""),
     ],
 )
 def test_devices_of_wsl_and_jetson_are_known(
