@@ -94,6 +94,23 @@ def clear_exit_functions() -> None:
     finalize._registered_with_atexit = False
 
 
+def let_logging_end() -> None:
+    """Have handlers of ``logging`` that are made from now on write what they keep, at the end.
+
+    ``logging`` registers ``shutdown`` once, when it is imported. Handlers that are there already
+    (``_handlerList``) are the parent's, as is what they keep.
+    """
+    logging: Any = sys.modules.get("logging")
+    if not hasattr(logging, "_handlerList"):  # not imported, or something else is in its place
+        return
+    theirs = {id(each): each for each in logging._handlerList}  # kept, so that no other is there
+
+    def shut_down() -> None:
+        logging.shutdown([each for each in logging._handlerList if id(each) not in theirs])
+
+    atexit.register(shut_down)
+
+
 def run_exit_functions() -> None:
     """Call the functions of ``atexit`` now, as the end of an interpreter does.
 

@@ -132,6 +132,22 @@ def test_temporary_folders_that_a_test_forgets_are_not_left_and_those_of_its_mod
     assert not list(folders.iterdir())
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_records_that_a_handler_of_a_test_keeps_are_written(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    body = """
+    import logging.handlers
+    def test_logs():
+        target = logging.FileHandler("log")
+        handler = logging.handlers.MemoryHandler(100, target=target)
+        logging.getLogger("of the test").addHandler(handler)
+        logging.getLogger("of the test").warning("kept")
+    """
+    run_deaths(pytester, method, dedent(body)).assert_outcomes(passed=1)
+    assert (pytester.path / "log").read_text() == "kept\n"
+
+
 @needs_torch
 @pytest.mark.parametrize("strategy", ["file_system", "file_descriptor"])
 def test_the_shared_tensors_of_torch_are_not_left(pytester: pytest.Pytester, strategy: str) -> None:
