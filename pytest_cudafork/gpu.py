@@ -30,7 +30,7 @@ def wait_idle(
 
     Returns:
         Whether it is known: False, with a ``CudaForkWarning``, where nobody tells (NVML refuses
-        some MIG instances). Where there is no GPU, none is in use.
+        some MIG instances, or is not there). Where there is no GPU, none is in use.
 
     Raises:
         GpuBusyError: others use them all the time; names who, and the test that started it.
@@ -52,7 +52,8 @@ def wait_idle(
         )
     chosen = waiting.visible_gpus() if gpus is None else waiting.chosen_gpus(gpus)
     allowed = {gpu.uuid: size for gpu in chosen}
-    return _is_known(waiting.until_idle(chosen, allowed, timeout, own=own))
+    unknown = [] if chosen or gpus is not None else waiting.unknown_machine()
+    return _is_known([*unknown, *waiting.until_idle(chosen, allowed, timeout, own=own)])
 
 
 def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:
@@ -81,7 +82,9 @@ def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:
     for pid in wanted:
         if not isinstance(pid, int) or isinstance(pid, bool) or not 1 <= pid <= _LARGEST_PID:
             raise ValueError(f"{pid!r} is not the number of a process")
-    return _is_known(waiting.until_released(wanted, waiting.visible_gpus(), timeout))
+    visible = waiting.visible_gpus()
+    unknown = [] if visible else waiting.unknown_machine()
+    return _is_known([*unknown, *waiting.until_released(wanted, visible, timeout)])
 
 
 def _is_known(unknown: list[str]) -> bool:

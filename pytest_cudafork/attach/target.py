@@ -20,6 +20,8 @@ _UVM = "/dev/nvidia-uvm"
 """What the driver opens in its first cuInit, and NVML of some releases, too."""
 _DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl)$")
 """What the driver maps in its first cuInit, and NVML does not."""
+_OTHER_DEVICE = re.compile(r"/dev/(?:dxg|nvmap|nvhost-)")
+"""What the drivers of WSL and of Jetson have open instead; from when on was not seen."""
 
 
 class Unreadable(Exception):
@@ -43,6 +45,7 @@ class Target(NamedTuple):
         uvm: Whether the device is open or mapped that the driver opens when it is initialized.
         device: Whether a GPU's device or the control device is mapped.
         ledger: The ledger that it was told to write, or has open; "".
+        other_device: The device of a driver of another kind (WSL, Jetson) that is open or mapped.
 
     """
 
@@ -59,19 +62,23 @@ class Target(NamedTuple):
     uvm: bool
     device: bool
     ledger: str
+    other_device: str = ""
 
 
 def read_target(pid: int) -> Target:
     """Read a process.
 
     Raises:
-        Unreadable: There is none of that number, it has ended, it is a part of the kernel, or
-            another user's.
+        Unreadable: There is none of that number, it has ended, it is a thread of a process, a part
+            of the kernel, or another user's.
 
     """
     state = process_state.state_of(pid)
     if not state:
         raise Unreadable(f"there is no process {pid}; it may have ended")
+    process = _process_of(pid)
+    if process != pid:  # the kernel shows it as a process, of which no ledger and no NVML knows
+        raise Unreadable(f"{pid} is a thread of process {process}: name the process")
     if not process_state.lives(pid):
         parent = process_state.parent_of(pid)
         raise Unreadable(
@@ -105,7 +112,21 @@ def read_target(pid: int) -> Target:
         uvm=any(path.startswith(_UVM) for path in (*paths, *opened)),
         device=any(_DEVICE.match(path) for path in paths),
         ledger=_ledger(pid, opened),
+        other_device=next(filter(_OTHER_DEVICE.match, (*paths, *opened)), ""),
     )
+
+
+def _process_of(number: int) -> int:
+    """Return the process that a thread of this number belongs to: itself for a process."""
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{number}/status", encoding="utf-8", errors="replace") as file,
+    ):
+        for line in file:
+            name, _, text = line.partition(":")
+            if name == "Tgid":
+                return int(text)
+    return number
 
 
 def _mapped(pid: int) -> list[str]:

@@ -96,6 +96,12 @@ def judge(
     if target.phantom:
         return _of_phantom(target, history is not None)
     if not target.uvm and not target.device:
+        if target.other_device:
+            return State(
+                Verdict.NOT_OBSERVABLE,
+                f"the driver is loaded, and has {target.other_device} open, as on WSL or Jetson: "
+                "whether it is initialized, that does not tell",
+            )
         return State(Verdict.CLEAN, "the driver is loaded, and the device it initializes by is not")
     if target.nvml and not target.device:
         return _beside_nvml(target)

@@ -11,6 +11,7 @@ import contextlib
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -75,16 +76,52 @@ def warnings_shown_by(shows: Shows) -> Iterator[None]:
 # -- the end of a process ------------------------------------------------------------------------
 
 
+_inherited_finalizers = -1
+"""The place in the order of ``weakref.finalize`` of the last that was made before the fork."""
+
+
 def clear_exit_functions() -> None:
-    """Drop all functions of ``atexit``, without calling them: ``atexit._clear``."""
+    """Drop all functions of ``atexit``, without calling them: ``atexit._clear``.
+
+    ``weakref.finalize`` registers the function that calls its finalizers once in a process, and
+    notes that it has (``_registered_with_atexit``). It forgets that here, or nothing would call
+    those that are made from now on, as a ``tempfile.TemporaryDirectory`` makes one.
+    """
+    global _inherited_finalizers
     atexit._clear()
+    finalize: Any = weakref.finalize
+    _inherited_finalizers = next(finalize._index_iter)
+    finalize._registered_with_atexit = False
+
+
+def let_logging_end() -> None:
+    """Have handlers of ``logging`` that are made from now on write what they keep, at the end.
+
+    ``logging`` registers ``shutdown`` once, when it is imported. Handlers that are there already
+    (``_handlerList``) are the parent's, as is what they keep.
+    """
+    logging: Any = sys.modules.get("logging")
+    if not hasattr(logging, "_handlerList"):  # not imported, or something else is in its place
+        return
+    theirs = {id(each): each for each in logging._handlerList}  # kept, so that no other is there
+
+    def shut_down() -> None:
+        logging.shutdown([each for each in logging._handlerList if id(each) not in theirs])
+
+    atexit.register(shut_down)
 
 
 def run_exit_functions() -> None:
     """Call the functions of ``atexit`` now, as the end of an interpreter does.
 
-    ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself.
+    ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself. Finalizers
+    that were made before ``clear_exit_functions`` are left out: their objects are the parent's.
     """
+    finalize: Any = weakref.finalize
+    if finalize._registered_with_atexit:  # else nothing calls any
+        for one in list(finalize._registry.values()):
+            if one.index <= _inherited_finalizers:
+                one.atexit = False
     atexit._run_exitfuncs()
 
 

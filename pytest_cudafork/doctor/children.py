@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pytest_cudafork.errors import CudaForkWarning, ScriptTimeout
@@ -42,27 +43,39 @@ def ask(script: str, *arguments: str, timeout: float) -> Answer:
         timeout: Seconds after which it is ended.
 
     """
-    with tempfile.TemporaryDirectory(prefix="pytest-cudafork-doctor-") as folder:
-        path = os.path.join(folder, "report.json")
-        try:
-            with warnings.catch_warnings():
-                # said by the result's `unseen` as well, which the doctor tells
-                warnings.simplefilter("ignore", CudaForkWarning)
-                result = run_script(
-                    os.path.join(_CHILD, script),
-                    *arguments,
-                    path,
-                    method=None,
-                    timeout=timeout,
-                    allow_findings=True,
-                )
-        except ScriptTimeout as error:
-            return Answer(None, error.result, f"it did not end within {timeout:g} s")
-        except OSError as error:
-            return Answer(None, None, str(error))
-        try:
-            with open(path, encoding="utf-8") as file:
-                return Answer(json.load(file), result)
-        except (OSError, ValueError):
-            said = (result.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            return Answer(None, result, f"{result.summary.splitlines()[0]}; {said}")
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix="pytest-cudafork-doctor-", ignore_cleanup_errors=True
+        ) as folder:
+            return _ask(script, arguments, os.path.join(folder, "report.json"), timeout)
+    except OSError as error:
+        return Answer(None, None, str(error))
+
+
+def _ask(script: str, arguments: Sequence[str], path: str, timeout: float) -> Answer:
+    """Run a script that writes its report to a path.
+
+    Raises:
+        OSError: It cannot be run.
+
+    """
+    try:
+        with warnings.catch_warnings():
+            # said by the result's `unseen` as well, which the doctor tells
+            warnings.simplefilter("ignore", CudaForkWarning)
+            result = run_script(
+                os.path.join(_CHILD, script),
+                *arguments,
+                path,
+                method=None,
+                timeout=timeout,
+                allow_findings=True,
+            )
+    except ScriptTimeout as error:
+        return Answer(None, error.result, f"it did not end within {timeout:g} s")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return Answer(json.load(file), result)
+    except (OSError, ValueError):
+        said = (result.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        return Answer(None, result, f"{result.summary.splitlines()[0]}; {said}")

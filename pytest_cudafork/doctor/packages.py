@@ -47,11 +47,18 @@ def find(module: str, *distributions: str) -> Installed | None:
             return None
     folder = folders[0] if folders else os.path.dirname(spec.origin or "")
     for name in distributions:
-        try:
-            return Installed(folder, importlib.metadata.version(name), name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        version = _version_of(name)
+        if version:
+            return Installed(folder, version, name)
     return Installed(folder)
+
+
+def _version_of(distribution: str) -> str:
+    """Return the version of a distribution; "" where there is none, or its metadata are broken."""
+    try:
+        return importlib.metadata.version(distribution) or ""
+    except (importlib.metadata.PackageNotFoundError, KeyError, ValueError):
+        return ""
 
 
 def assigned_texts(path: str) -> dict[str, str]:
@@ -93,7 +100,7 @@ def required(distribution: str, *names: str) -> list[str]:
 
     try:
         lines = importlib.metadata.requires(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
+    except (importlib.metadata.PackageNotFoundError, ValueError):  # or its metadata are broken
         return []
     found = []
     for line in lines:

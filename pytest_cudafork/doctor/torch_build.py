@@ -207,7 +207,16 @@ def examine_import(module: str, subject: str) -> tuple[list[Finding], dict[str, 
         for at in places
     ]
     error = answer.why if answer.report is None else str(answer.report["error"])
-    if error:
+    if answer.result is None:
+        findings.append(
+            warning(
+                subject,
+                f"`import {module}` could not be tried: {error}",
+                "whether it works, and whether it initializes CUDA, is not known",
+                "let TMPDIR name a folder with room, where files can be written",
+            )
+        )
+    elif error:
         findings.append(
             problem(
                 subject,

@@ -16,6 +16,8 @@ from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.real_driver import LIBCUDA, is_for_linking
 
 MPS_PREFIX = "CUDA_MPS_"
+_YES = ("1", "true", "yes", "y", "on")
+"""What Triton takes for yes, in any case (``getenv_bool`` of its knobs)."""
 _ELSEWHERE = "set it in the lines of the job that needs it, where a reader sees it, or unset it"
 
 
@@ -58,7 +60,13 @@ def _nvml_check(text: str, machine: Machine) -> Iterator[Finding]:
 def _visible(text: str, machine: Machine) -> Iterator[Finding]:
     name = environment.VISIBLE_GPUS
     shown = [gpu for gpu, _ in machine.visible()]
-    if not machine.gpus:
+    if not machine.gpus and machine.present and machine.trouble:
+        yield note(
+            name,
+            f"is {text!r}; nobody tells which GPUs are here ({machine.trouble})",
+            "whether CUDA shows any of them is not known",
+        )
+    elif not machine.gpus:
         yield note(name, f"is {text!r}, and there is no GPU here", "it changes nothing here")
     elif shown:
         numbers = ", ".join(str(gpu.number) for gpu in shown)
@@ -121,7 +129,7 @@ def _library_path(text: str, machine: Machine) -> Iterator[Finding]:
 
 
 def _interpret(text: str, machine: Machine) -> Iterator[Finding]:
-    if text in ("1", "true", "True", "on"):
+    if text.lower() in _YES:
         yield warning(
             environment.INTERPRET,
             f"is {text!r}: kernels in Triton run as Python code, one program after the other",

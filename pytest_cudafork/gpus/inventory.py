@@ -41,10 +41,14 @@ class Gpu(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """All GPUs of the machine, and where there are none, why."""
+    """All GPUs of the machine, and where there are none, why.
+
+    ``unknown`` says why nobody can tell whether there are any, where that is so.
+    """
 
     gpus: tuple[Gpu, ...]
     why_none: str = ""
+    unknown: str = ""
 
 
 class Inventory(NamedTuple):
@@ -163,7 +167,8 @@ def real_machine() -> Machine:
         with open_nvml() as nvml:
             return Machine(tuple(nvml.devices()), "NVML finds no GPU")
     except NvmlError as error:
-        return Machine(kernel_gpus(), f"{error}; and {_PROC} shows none")
+        found, why = kernel_gpus(), f"{error}; and {_PROC} shows none"
+        return Machine(found, why, "" if found else why)
 
 
 def kernel_gpus(folder: str = _PROC) -> tuple[Gpu, ...]:

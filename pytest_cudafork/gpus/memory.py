@@ -95,7 +95,8 @@ def put_mark(mark: str, test: str = "") -> mmap.mmap:
     import mmap
     from urllib.parse import quote
 
-    name = f"{mark}{_TEST_FOLLOWS}{quote(test)}" if test else mark
+    told = quote(test, errors="backslashreplace")  # the name of its file may be none of UTF-8
+    name = f"{mark}{_TEST_FOLLOWS}{told}" if test else mark
     fd = os.memfd_create(name[:_LONGEST_NAME], os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, _PAGE_BYTES)

@@ -40,7 +40,7 @@ class Settling:
         with contextlib.suppress(OSError):  # out of descriptors: forks without exec are not known
             self._mapping = memory.put_mark(self._mark)
         found = memory.look(gpus)
-        self.unknown = waiting.unknown_of(gpus, found)
+        self.unknown = waiting.unknown_of(gpus, found) if gpus else waiting.unknown_machine()
         """Of which GPUs nobody can tell, and why."""
         self._start = {
             uuid: 0 if isinstance(one, memory.Unknown) else one.used for uuid, one in found.items()

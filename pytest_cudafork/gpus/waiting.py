@@ -40,6 +40,21 @@ def visible_gpus() -> tuple[Gpu, ...]:
     return take_inventory(machine, GpuChoice()).visible
 
 
+def unknown_machine() -> list[str]:
+    """Return why it is not known which GPUs there are; [] if it is. Asked where none is found.
+
+    That is so where a driver is there, NVML does not answer, and the kernel shows none, as on
+    Jetson and in some sandboxes.
+    """
+    face = environment.value(environment.FACE)
+    mask = environment.optional(environment.VISIBLE_GPUS)
+    hidden = mask is not None and mask.strip() in ("", "-1")
+    if (face and face != ABSENT) or hidden or not has_real_driver():
+        return []
+    why = real_machine().unknown
+    return [f"which GPUs there are: {why}"] if why else []
+
+
 def chosen_gpus(names: Iterable[int | str]) -> tuple[Gpu, ...]:
     """Return those of the visible GPUs that CUDA counts by these numbers, or of these UUIDs.
 

@@ -18,7 +18,8 @@ def is_asked_for() -> bool:
 
 def written_since(moment: float) -> str:
     """Return the path of the newest core dump that was written after a moment (``time.time``)."""
-    pattern = environment.value(environment.CORE_DUMP_FILE) or _DEFAULT
+    given = environment.value(environment.CORE_DUMP_FILE)
+    pattern = glob.escape(given) if given else _DEFAULT  # a folder may be called "build[1]"
     host = os.uname().nodename
     for word, value in (("%p", str(os.getpid())), ("%h", glob.escape(host)), ("%t", "*")):
         pattern = pattern.replace(word, value)

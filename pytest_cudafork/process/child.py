@@ -96,6 +96,7 @@ def forget_parent_exit_work() -> None:
     """
     standard_library.clear_exit_functions()
     standard_library.forget_multiprocessing_children()
+    standard_library.let_logging_end()
 
 
 class SaysGoodbye(Protocol):

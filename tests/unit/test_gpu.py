@@ -6,16 +6,17 @@ import os
 import re
 import subprocess
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from pytest_cudafork import CudaForkWarning, GpuBusyError, gpu
 from pytest_cudafork.gpus import memory, waiting
-from pytest_cudafork.gpus.inventory import Gpu
+from pytest_cudafork.gpus.inventory import Gpu, Machine
 from pytest_cudafork.gpus.memory import Unknown
 from pytest_cudafork.gpus.nvml import DeviceMemory
+from pytest_cudafork.settings import environment
 
 GIB = 1 << 30
 GPUS = (Gpu(0, "GPU-0a"), Gpu(1, "GPU-1b"))
@@ -114,3 +115,21 @@ def test_a_wrong_argument_is_told_where_there_is_no_gpu_too(
             gpu.wait_release(os.getpid(), **arguments)
     with pytest.raises(TypeError, match="pids=None: give the number of a process, or several"):
         gpu.wait_release(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wait", [gpu.wait_idle, lambda: gpu.wait_release(2**31 - 1, timeout=0)])
+def test_where_nobody_tells_which_gpus_there_are_that_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, wait: Callable[[], bool]
+) -> None:
+    for name in (environment.VISIBLE_GPUS, environment.FACE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(waiting, "has_real_driver", lambda: True)
+    machine = Machine((), "NVML: none; and /proc shows none", "NVML: none")
+    monkeypatch.setattr(waiting, "real_machine", lambda: machine)
+    with pytest.warns(CudaForkWarning, match="which GPUs there are: NVML: none"):
+        assert not wait()
+    monkeypatch.setenv(environment.VISIBLE_GPUS, "")
+    assert wait(), "all are hidden from this process"
+    monkeypatch.delenv(environment.VISIBLE_GPUS)
+    monkeypatch.setattr(waiting, "real_machine", lambda: Machine((), "NVML finds no GPU"))
+    assert wait()

@@ -7,21 +7,28 @@ interpreter), the hash seed is the template's, and standard input is empty.
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import SourceFileLoader
-from types import ModuleType
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING
 
 from pytest_cudafork.compat import standard_library, tracebacks
 from pytest_cudafork.compat.unpatched import contextlib, os, signal
 from pytest_cudafork.process import child
 from pytest_cudafork.process.protocol import messages
 
+if TYPE_CHECKING:
+    from pytest_cudafork.file_worker.child.template import Template
+
 FAILED, USAGE, INTERRUPTED = 1, 2, 128 + signal.SIGINT
 """As Python ends on an exception, on a file that is not there, and on an interrupt."""
 _HIGHEST = 255
+_OUTPUT_LOST = 120
+"""As Python ends where it cannot write what is left of standard output."""
 _MODULE_ENDS = (".py", ".so")
 _NEVER_IN_A_FOLDER = ("built-in", "frozen")
 """Where modules come from that are found before any folder is looked at."""
@@ -40,7 +47,7 @@ def run(task: child.Task) -> int:
         told = (f"{name} ({there})" for name, there in hidden.items())
         channel.send(messages.NotLoaded("; ".join(told)))
         return 0
-    status = run_program(filename, task.data["arguments"])
+    status = run_program(filename, task.data["arguments"], task.prepared)
     if not channel.is_mine:  # a process that the program has forked, and that came to its end, too
         child.leave(status)
     channel.send(messages.Exited(status, ""))
@@ -91,30 +98,61 @@ def forget_modules(names: Iterable[str]) -> None:
             del sys.modules[each]
 
 
-def run_program(filename: str, arguments: Sequence[str]) -> int:
+def run_program(filename: str, arguments: Sequence[str], template: Template | None = None) -> int:
     """Run a file as ``__main__``, wait for its threads, and return the exit status.
 
     Afterwards ``__main__`` is still the file's: what it has registered for its end may need it.
+
+    Args:
+        filename: Its path.
+        arguments: What follows it in ``sys.argv``.
+        template: What this process was forked from; None: it is a fresh interpreter.
+
     """
+    path = os.path.abspath(filename)
+    folder = os.path.dirname(os.path.realpath(filename))
+    safe = getattr(sys.flags, "safe_path", False)  # Python 3.11 has it
+    if template is not None:
+        template.take_over(None if safe else folder)
+        _let_logging_end()
+    elif not safe:
+        sys.path[:1] = [folder]
     sys.argv = [filename, *arguments]
-    if not getattr(sys.flags, "safe_path", False):  # Python 3.11 has it
-        sys.path[:1] = [os.path.dirname(os.path.realpath(filename))]
-    status = _status_of(filename)
+    status = _status_of(path)
     try:
         standard_library.wait_for_threads()
-    except BaseException:
-        _show_error()
-        status = status or FAILED
+    except BaseException as error:
+        raised = error
+    else:
+        return _flushed(status)
+    return _flushed(_show(raised) or status or FAILED)
+
+
+def _let_logging_end() -> None:
+    """Have what handlers keep written at the end, as ``logging`` does it where it is imported."""
+    shutdown = getattr(sys.modules.get("logging"), "shutdown", None)
+    if shutdown is not None:
+        atexit.register(shutdown)
+
+
+def _flushed(status: int) -> int:
+    """Return the exit status, or that of Python for output that cannot be written any more."""
+    stream = getattr(sys, "stdout", None)
+    try:
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+    except Exception as error:
+        _write_error(f"standard output cannot be written: {error!r}\n")
+        return _OUTPUT_LOST
     return status
 
 
-def _status_of(filename: str) -> int:
-    path = os.path.abspath(filename)
+def _status_of(path: str) -> int:
     loader = SourceFileLoader("__main__", path)
     try:
         source = loader.get_data(path)
     except OSError as error:
-        sys.stderr.write(f"can't open file {path!r}: {error}\n")
+        _write_error(f"can't open file {path!r}: {error}\n")
         return USAGE
     try:
         code = loader.source_to_code(source, path)
@@ -124,13 +162,11 @@ def _status_of(filename: str) -> int:
         exec(code, vars(main))
     except SystemExit as end:
         return exit_status(end.code)
-    except KeyboardInterrupt:
-        _show_error()
-        return INTERRUPTED
-    except BaseException:
-        _show_error()
-        return FAILED
-    return 0
+    except BaseException as error:
+        raised = error
+    else:
+        return 0
+    return _show(raised)
 
 
 def exit_status(code: object) -> int:
@@ -142,13 +178,46 @@ def exit_status(code: object) -> int:
         return 0
     if isinstance(code, int):
         return code if 0 <= code <= _HIGHEST else _HIGHEST
-    sys.stderr.write(f"{code}\n")
+    text = ""
+    with contextlib.suppress(Exception):  # it has none; the status says it
+        text = str(code)
+    _write_error(f"{text}\n")
     return FAILED
 
 
-def _show_error() -> None:
-    """Let the program's hook show the exception that is being handled, without frames of ours."""
-    error = sys.exc_info()[1]
-    assert error is not None, "called where one is handled"
-    frames = tracebacks.without_outer(error.__traceback__, lambda filename: filename == __file__)
-    sys.excepthook(type(error), error.with_traceback(frames), frames)
+def _write_error(text: str) -> None:
+    """Write to standard error, as far as that can be had; where there is none, to the process's."""
+    with contextlib.suppress(Exception):
+        stream = getattr(sys, "stderr", None)
+        if stream is None:
+            os.write(2, text.encode("utf-8", "backslashreplace"))
+        else:
+            stream.write(text)
+
+
+def _show(error: BaseException) -> int:
+    """Let the program's hook show an exception, without frames of ours; return the exit status.
+
+    What the hook raises itself is shown beside it; it may also say the status by ``sys.exit``.
+    """
+    frames = _own_frames(error)
+    status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+    hook = getattr(sys, "excepthook", None)
+    if not hasattr(sys, "excepthook"):
+        _write_error("sys.excepthook is missing\n")
+        hook = sys.__excepthook__
+    try:
+        hook(type(error), error.with_traceback(frames), frames)  # type: ignore[misc]
+    except SystemExit as end:
+        return exit_status(end.code)
+    except BaseException as failed:
+        _write_error("Error in sys.excepthook:\n")
+        own = _own_frames(failed)
+        sys.__excepthook__(type(failed), failed.with_traceback(own), own)
+        _write_error("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, frames)
+    return status
+
+
+def _own_frames(error: BaseException) -> TracebackType | None:
+    return tracebacks.without_outer(error.__traceback__, lambda filename: filename == __file__)

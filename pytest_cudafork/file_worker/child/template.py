@@ -7,11 +7,13 @@ the children would lack. Each module is looked at by itself, so that the one to 
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Sequence
 
 from pytest_cudafork.check.state import current_state
-from pytest_cudafork.compat.unpatched import threading, traceback
+from pytest_cudafork.compat.unpatched import contextlib, threading, traceback
 from pytest_cudafork.observe.driver.probe import Verdict
-from pytest_cudafork.process import fork_server, randomness
+from pytest_cudafork.process import child, fork_server, randomness
 from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 
@@ -22,19 +24,39 @@ _LONGEST_TEXT = 4000
 
 
 class Template(fork_server.Prepared):
-    """What the children have in common."""
+    """What the children have in common: the modules, and what these have changed around them."""
 
-    def __init__(self, seeds: randomness.Randomness) -> None:
+    def __init__(self, seeds: randomness.Randomness, path: Sequence[str]) -> None:
+        """Take what gives random numbers, and ``sys.path`` as it was before the modules came."""
         self._seeds = seeds
+        self._first = path[0] if path else None
+        self._path = list(sys.path)
+        self._surroundings = child.surroundings({})
 
     def begin_child(self, stacks_fd: int) -> None:
         """Give a child random numbers of its own, as a fresh interpreter has them."""
         self._seeds.renew()
 
+    def take_over(self, folder: str | None) -> None:
+        """Let a file find around itself what it finds once it has imported the modules.
+
+        A child of a fork server begins with the world of the worker, in which no module has set a
+        variable or a folder to look in.
+
+        Args:
+            folder: The file's own, where modules are looked for first; None: they are not.
+
+        """
+        child.take_over(self._surroundings)
+        sys.path[:] = self._path
+        if folder is not None:
+            with contextlib.suppress(ValueError):  # a module has taken it out
+                sys.path[sys.path.index(self._first)] = folder  # type: ignore[arg-type]
+
 
 def prepare(server: fork_server.ForkServer) -> None:
     """Import what is asked for, look at the result, and serve."""
-    seeds = randomness.Randomness()
+    seeds, path = randomness.Randomness(), list(sys.path)
     for name in ("", *server.settings.data["preload"]):
         why_not = import_and_look(name)
         if why_not is not None:
@@ -43,7 +65,7 @@ def prepare(server: fork_server.ForkServer) -> None:
     seeds.look()
     freeze_before_fork.OpenMP().pause()
     freeze_before_fork.freeze()
-    server.serve(Template(seeds))
+    server.serve(Template(seeds, path))
 
 
 def import_and_look(name: str) -> CannotFork | None:

@@ -39,7 +39,7 @@ class Auditor:
 
     def __init__(self, package: str, settings: AuditSettings, preloads: Sequence[str] = ()) -> None:
         self._package = package
-        self._settings = settings
+        self._settings = settings._replace(package=package)
         self._preloads = list(preloads)
         self._records: dict[str, ImportRecord] = {}
         self._asked: dict[str, None] = {}

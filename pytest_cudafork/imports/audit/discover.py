@@ -338,12 +338,16 @@ def _did_you_mean(short: str, names: Iterable[str], parent: str = "") -> str:
 def _installed_as(name: str) -> str:
     """Tell what is imported if the name is that of a distribution."""
 
-    def normalized(distribution: str) -> str:
-        return re.sub(r"[-_.]+", "-", distribution).lower()
+    def normalized(distribution: str | None) -> str:  # None: its metadata are not there
+        return re.sub(r"[-_.]+", "-", distribution or "").lower()
 
+    try:
+        known = importlib.metadata.packages_distributions()
+    except (KeyError, ValueError):  # of one the metadata are broken
+        known = {}
     modules = sorted(
         module
-        for module, distributions in importlib.metadata.packages_distributions().items()
+        for module, distributions in known.items()
         if module.isidentifier() and normalized(name) in map(normalized, distributions)
     )
     if not modules:

@@ -32,7 +32,8 @@ class Change(NamedTuple):
         commit: Its name, as short as is unique.
         files: The files that differ from it, gone and new ones too, relative to ``root``. A
             repository within this one, whose files git does not name here, is one of them.
-        appeared: Those of them that are new or gone.
+        appeared: Those of them that are new or gone, or links: where one leads can be asked without
+            opening it.
 
     """
 
@@ -75,7 +76,11 @@ class Repository:
         differs = ("diff", "--name-status", "--no-renames", "--ignore-submodules=none", "-z")
         told = self._names(*differs, commit, "--")  # a letter, a name, and so on
         changed = told[1::2]
-        appeared = [name for letter, name in zip(told[::2], changed, strict=True) if letter in "AD"]
+        appeared = [
+            name
+            for letter, name in zip(told[::2], changed, strict=True)
+            if letter in "ADT" or os.path.islink(os.path.join(self.root, name))
+        ]
         untracked = self._names("ls-files", "--others", "--exclude-standard", "-z")
         short = self._ask("rev-parse", "--short", commit)
         files, new = sorted({*changed, *untracked}), sorted({*appeared, *untracked})

@@ -26,6 +26,7 @@ class ImportResult(NamedTuple):
         traces: What else it has left or read, as plain data of ``Traces``; None: nobody asked.
         files: The files that it executed or read, and those that were before it in its process;
             None: nobody asked.
+        decides: Whether it has set a variable by which it is decided what a question touches.
 
     """
 
@@ -43,6 +44,7 @@ class ImportResult(NamedTuple):
     waited: float
     traces: dict[str, Any] | None = None
     files: list[list[str]] | None = None
+    decides: bool = False
 
     @property
     def left_running(self) -> tuple[RunningThread, ...]:
@@ -53,7 +55,7 @@ class ImportResult(NamedTuple):
     def is_clean(self) -> bool:
         """Whether the process can serve as a fork server for others."""
         is_clean = self.kind == "imported" and self.state == "clean"
-        is_clean = is_clean and self.threads == 1 and not self.changed
+        is_clean = is_clean and self.threads == 1 and not self.changed and not self.decides
         # what a fork server leaves or reads would be missing from what each import is told to do
         return is_clean and not (self.traces and any(self.traces.values()))
 

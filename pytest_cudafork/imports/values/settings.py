@@ -21,6 +21,7 @@ class AuditSettings(NamedTuple):
         memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
         traces: Whether to look what an import reads of the environment, and what it leaves open.
         files: Whether to take note of the files that an import executes and reads.
+        package: The package that is audited; "" before that is known.
 
     """
 
@@ -31,6 +32,11 @@ class AuditSettings(NamedTuple):
     memory: int = _DEFAULTS.memory
     traces: bool = False
     files: bool = False
+    package: str = ""
+
+    def is_in_each_import(self, module: str) -> bool:
+        """Whether the import of any module of the package begins with this one."""
+        return f"{self.package}.".startswith(f"{module}.")
 
     def limit_of(self, module: str) -> float:
         """Return how many seconds the import of a module may take.

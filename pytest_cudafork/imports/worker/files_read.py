@@ -18,6 +18,7 @@ from pytest_cudafork.imports.values.installed import is_installed
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"
 _CACHE = f"{os.sep}__pycache__{os.sep}"
 _LISTINGS = ("os.listdir", "os.scandir")
+_NEW = os.O_CREAT | os.O_EXCL
 _MODULES = os.sep * 2
 """Ends the path of a folder where Python has looked for modules."""
 
@@ -62,7 +63,8 @@ class FilesRead:
 
     def _opened(self, path: Any, mode: Any, flags: Any) -> None:
         access = flags if isinstance(flags, int) else 0
-        if access & os.O_ACCMODE != os.O_WRONLY and not access & os.O_CREAT:
+        is_new = access & os.O_TRUNC or access & _NEW == _NEW  # there is nothing to read in it
+        if access & os.O_ACCMODE != os.O_WRONLY and not is_new:
             self._add(path)
 
     def _add(self, path: Any, end: str = "") -> None:

@@ -108,7 +108,7 @@ class Importer:
     def _finish(
         self, module: str, error: BaseException | None, seconds: float, last: bool
     ) -> ImportResult:
-        changed = self._state.has_changed()
+        changed, decides = self._state.has_changed(), self._state.decides()
         waited = 0.0
         if last:
             self._state.restore()
@@ -128,6 +128,7 @@ class Importer:
             waited=waited,
             traces=None if self._traces is None else self._traces.found(),
             files=None if self._files is None else self._files.found(),
+            decides=decides,
         )
 
     def _has_touched(self) -> bool:

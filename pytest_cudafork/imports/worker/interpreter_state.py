@@ -12,6 +12,10 @@ import signal
 import sys
 from typing import Any
 
+from pytest_cudafork.settings import environment
+
+_DECIDING = (environment.NVML_CHECK, environment.VISIBLE_GPUS)
+"""Variables by which torch and the driver decide what the same question touches, and answer."""
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
@@ -62,6 +66,8 @@ class InterpreterState:
         self._tracers = ((sys.gettrace, sys.settrace), (sys.getprofile, sys.setprofile))
         self._set_timer = signal.setitimer
         self._facts = self._look()
+        self._environ = os.environ
+        self._deciding = self._variables()
 
     def added(self) -> list[str]:
         """Return the names of the modules that have come since."""
@@ -75,6 +81,13 @@ class InterpreterState:
         if any(vars(os).get(name) is not value for name, value in self._loaded.os.items()):
             return True
         return self._loaded.added() is None or self._look() != self._facts
+
+    def decides(self) -> bool:
+        """Whether a variable was set, or taken away, by which it is decided what touches CUDA."""
+        return self._variables() != self._deciding
+
+    def _variables(self) -> list[str | None]:
+        return [self._environ.get(name) for name in _DECIDING]
 
     def _look(self) -> tuple[Any, ...]:
         try:

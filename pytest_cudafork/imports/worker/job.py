@@ -60,7 +60,16 @@ class ImportJobs(fork_server.Prepared):
     def preload(self, name: str) -> bool:
         """Import a module; False if this process would not be clean after that."""
         before = importer.Importer(self.observer, traces=self._settings.traces)
-        return before.run(name, last=False).is_clean
+        return self._is_clean(name, before.run(name, last=False))
+
+    def _is_clean(self, name: str, result: import_result.ImportResult) -> bool:
+        """Whether others may find what an import has left.
+
+        What a module has set in the environment, others find only if they import it, too.
+        """
+        if self._settings.is_in_each_import(name):
+            result = result._replace(decides=False)
+        return result.is_clean
 
     def grown(self) -> None:
         """Look what is loaded now, so that no child has to."""
@@ -80,13 +89,14 @@ class ImportJobs(fork_server.Prepared):
         if result is None:
             self.refuse(name)
             return []
-        if not result.is_clean:
+        is_clean = self._is_clean(name, result)
+        if not is_clean:
             self.refuse(name)
         if result.state == "clean":
             self.budget.spend(result.waited, result.left_running)
         if not waiting:
             return []
-        loaded = result.loaded if result.is_clean else preload.others(result.loaded, name)
+        loaded = result.loaded if is_clean else preload.others(result.loaded, name)
         self._repeated.add([each for each in loaded if each != name], result.seconds)
         return self._repeated.next()
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.imports import (
     TOUCH,
     XDIST,
     Session,
+    audit_here,
     needs_xdist,
     run_audit,
+    verdicts_of,
     write_package,
 )
 
@@ -55,3 +59,20 @@ def test_the_same_verdicts_whatever_the_order_and_the_number_of_workers(
     assert _facts(spread) == facts
     told = [line for line in first.section() if not line.startswith("confirmed")]
     assert [line for line in spread.section() if not line.startswith("confirmed")] == told
+
+
+@pytest.mark.parametrize("variable", ["PYTORCH_NVML_BASED_CUDA_CHECK", "CUDA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("place", ["settings", "__init__"])
+def test_a_variable_that_decides_what_touches_is_found_only_by_those_who_import_what_sets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, place: str
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    files = {"__init__": "", "settings": ""}
+    files[place] = f"import os; os.environ['{variable}'] = '1'"
+    files |= {f"user{number}": "from deciding import settings" for number in range(5)}
+    asks = f"import os\nif '{variable}' not in os.environ: {TOUCH}"
+    files |= {"asks": asks, "settled": f"from deciding import settings\n{asks}"}
+    write_package(tmp_path, "deciding", files)
+    verdicts = verdicts_of(audit_here("deciding", tmp_path, confirm=False))
+    assert verdicts.pop("deciding.asks") == ("touches" if place == "settings" else "clean")
+    assert set(verdicts.values()) == {"clean"}

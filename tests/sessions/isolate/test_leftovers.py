@@ -110,6 +110,44 @@ def test_a_daemon_of_a_test_that_became_another_user_is_not_left(
     assert is_gone(int(started))
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_temporary_folders_that_a_test_forgets_are_not_left_and_those_of_its_module_stay(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    body = """
+    import tempfile
+    def folder():
+        return tempfile.TemporaryDirectory(dir=os.environ["FOLDERS"])
+    keep = [folder()]
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_forgets(number):
+        keep.append(folder())
+        assert os.path.isdir(keep[0].name)
+    """
+    folders = pytester.mkdir("folders")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOLDERS", str(folders))
+        result = run_deaths(pytester, method, dedent(body))
+    result.assert_outcomes(passed=2)
+    assert not list(folders.iterdir())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_records_that_a_handler_of_a_test_keeps_are_written(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    body = """
+    import logging.handlers
+    def test_logs():
+        target = logging.FileHandler("log")
+        handler = logging.handlers.MemoryHandler(100, target=target)
+        logging.getLogger("of the test").addHandler(handler)
+        logging.getLogger("of the test").warning("kept")
+    """
+    run_deaths(pytester, method, dedent(body)).assert_outcomes(passed=1)
+    assert (pytester.path / "log").read_text() == "kept\n"
+
+
 @needs_torch
 @pytest.mark.parametrize("strategy", ["file_system", "file_descriptor"])
 def test_the_shared_tensors_of_torch_are_not_left(pytester: pytest.Pytester, strategy: str) -> None:

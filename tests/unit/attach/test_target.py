@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,21 @@ def test_a_number_of_no_process_is_told() -> None:
         read_target(process.pid)
 
 
+def test_a_thread_is_no_process_and_its_process_is_named() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        with pytest.raises(Unreadable) as told:
+            read_target(thread.native_id or 0)
+    finally:
+        done.set()
+        thread.join()
+    assert str(told.value) == (
+        f"{thread.native_id} is a thread of process {os.getpid()}: name the process"
+    )
+
+
 def test_one_that_has_ended_and_was_not_reaped_is_told() -> None:
     process = subprocess.Popen(["true"])
     try:
@@ -109,6 +125,22 @@ def test_a_watched_server_is_known_by_its_driver_and_its_ledger(tmp_path: Path) 
     assert first.ledger == child.ledger == server.ledger
     assert (first.forked, child.forked, child.parent) == (False, True, first.pid)
     assert first.started <= child.started
+
+
+@pytest.mark.parametrize(
+    ("opened", "expected"),
+    [
+        (["/dev/null", "/dev/dxg"], "/dev/dxg"),
+        (["/dev/nvhost-ctrl-gpu"], "/dev/nvhost-ctrl-gpu"),
+        (["/dev/nvmap"], "/dev/nvmap"),
+        (["/dev/nvidiactl", "/other/dev/dxg"], ""),
+    ],
+)
+def test_devices_of_wsl_and_jetson_are_known(
+    monkeypatch: pytest.MonkeyPatch, opened: list[str], expected: str
+) -> None:
+    monkeypatch.setattr(target, "_opened", lambda pid: opened)
+    assert read_target(os.getpid()).other_device == expected
 
 
 @pytest.mark.parametrize(

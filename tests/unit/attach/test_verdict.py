@@ -71,6 +71,8 @@ BAD = State(V.POISONED, "")
         ({**USES, "forked": None}, {10}, BUSY, V.INITIALIZED, "has the device open"),
         ({"forked": True}, None, BAD, V.POISONED, "process 10, which is poisoned"),
         ({"forked": False}, None, BAD, V.CLEAN, "no driver"),
+        ({"driver": COPY, "other_device": "/dev/dxg"}, None, None, V.NOT_OBSERVABLE, "as on WSL"),
+        ({"other_device": "/dev/dxg"}, None, None, V.CLEAN, "no driver"),
         ({"driver": DRIVER, "phantom": True}, None, None, V.NOT_OBSERVABLE, "--ledger"),
     ],
 )

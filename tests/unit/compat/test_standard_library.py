@@ -7,6 +7,8 @@ import atexit
 import concurrent.futures
 import importlib.metadata
 import importlib.util
+import io
+import logging.handlers
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.process
@@ -21,8 +23,9 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -33,6 +36,10 @@ NAMES: list[tuple[Any, str, str]] = [
     (_ctypes, "dlopen", "asking the driver"),
     (atexit, "_clear", "the start of a forked child"),
     (atexit, "_run_exitfuncs", "the end of a child"),
+    (weakref.finalize, "_registry", "the end of a forked child"),
+    (weakref.finalize, "_index_iter", "the start of a forked child"),
+    (weakref.finalize, "_registered_with_atexit", "the start of a forked child"),
+    (logging, "_handlerList", "the start of a forked child"),
     (multiprocessing.process, "_children", "the start of a forked child"),
     (multiprocessing.util, "_finalizer_registry", "the start of a forked child"),
     (multiprocessing.util, "_exit_function", "the start of a forked child"),
@@ -81,6 +88,47 @@ def test_exit_functions_are_called_and_forgotten() -> None:
         return told == ["the child's"]
 
     assert in_a_fork(job)
+
+
+def test_finalizers_of_a_child_run_at_its_end_and_those_of_its_parent_do_not() -> None:
+    def job() -> bool:
+        class Thing:
+            pass
+
+        told: list[str] = []
+        theirs, mine = Thing(), Thing()
+        finalizer = weakref.finalize(theirs, told.append, "the parent's")
+        standard_library.clear_exit_functions()
+        weakref.finalize(mine, told.append, "the child's")
+        standard_library.run_exit_functions()
+        return told == ["the child's"] and finalizer.alive
+
+    assert in_a_fork(job)
+
+
+def test_handlers_of_a_child_write_what_they_keep_and_those_of_its_parent_do_not() -> None:
+    def keeping(target: logging.Handler) -> logging.Handler:
+        handler = logging.handlers.MemoryHandler(100, target=target)
+        handler.emit(logging.makeLogRecord({"msg": "kept", "levelno": logging.INFO}))
+        return handler
+
+    def job() -> bool:
+        theirs, mine = io.StringIO(), io.StringIO()
+        handlers = [keeping(logging.StreamHandler(theirs))]
+        standard_library.clear_exit_functions()
+        standard_library.let_logging_end()
+        handlers.append(keeping(logging.StreamHandler(mine)))
+        standard_library.run_exit_functions()
+        return (theirs.getvalue(), mine.getvalue()) == ("", "kept\n")
+
+    assert in_a_fork(job)
+
+
+def test_where_logging_is_not_imported_there_is_nothing_to_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "logging", cast("Any", None))
+    standard_library.let_logging_end()
 
 
 def test_a_child_does_not_take_over_children_and_finalizers() -> None:
@@ -283,10 +331,14 @@ def test_a_library_is_found_if_it_is_mapped(monkeypatch: pytest.MonkeyPatch) -> 
     def replaced(path: Any) -> Any:
         raise AssertionError("the test's own")
 
+    def look() -> Any:
+        with pytest.raises(OSError, match=r"libcudafork-no-such\.so"):
+            standard_library.mapped_library("libcudafork-no-such.so")
+        return standard_library.mapped_library("libc.so.6")
+
+    look()  # a measurement of coverage uses the function for each file that it has not seen
     monkeypatch.setattr(os, "fspath", replaced)
-    found = standard_library.mapped_library("libc.so.6")
-    with pytest.raises(OSError, match=r"libcudafork-no-such\.so"):
-        standard_library.mapped_library("libcudafork-no-such.so")
+    found = look()
     monkeypatch.undo()
     assert found.getpid() == os.getpid()
 

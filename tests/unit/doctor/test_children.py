@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -59,3 +61,13 @@ def test_one_that_is_not_there_is_an_answer_too(scripts: Path) -> None:
     answer = ask("nope.py", timeout=300)
     assert (answer.report, answer.result) == (None, None)
     assert "nope.py" in answer.why
+
+
+def test_where_no_temporary_folder_is_to_be_had_that_is_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> NoReturn:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", refuse)
+    assert ask("one.py", timeout=300) == (None, None, "No usable temporary directory found")

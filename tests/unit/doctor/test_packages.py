@@ -54,6 +54,19 @@ def test_what_a_module_that_was_put_in_place_says_of_itself_does_not_matter(
     assert packages.find("warez_mock") is None
 
 
+@pytest.mark.parametrize("metadata", [None, b"", b"Name: engine\n", b"\xff\xfe"])
+def test_metadata_that_an_installation_has_left_broken_are_none(
+    site: Path, metadata: bytes | None
+) -> None:
+    (site / "engine").mkdir()
+    info = site / "engine-1.0.dist-info"
+    info.mkdir()
+    if metadata is not None:
+        (info / "METADATA").write_bytes(metadata)
+    assert packages.find("engine", "engine") == Installed(str(site / "engine"))
+    assert packages.required("engine", "triton") == []
+
+
 def test_requirements_hold_for_this_environment(site: Path) -> None:
     assert packages.required("warez-kit", "triton", "pytorch-triton") == ["triton==3.6.0"]
     assert packages.required("no-such-warez", "triton") == []

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.doctor import torch_build
+from pytest_cudafork.doctor.children import Answer
 from pytest_cudafork.doctor.finding import Level
 from pytest_cudafork.doctor.gpus import Machine
 from pytest_cudafork.doctor.packages import Installed
@@ -148,6 +149,16 @@ def test_an_import_that_ends_its_process_is_told_so(
     (found,), _ = examine_import("warez_dies", "W")
     assert found.level is Level.PROBLEM
     assert "SIGABRT" in found.text
+
+
+def test_an_import_that_could_not_be_tried_is_not_said_to_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = Answer(None, None, "No usable temporary directory found")
+    monkeypatch.setattr(torch_build, "ask", lambda *args, timeout: refused)
+    (found,), _ = examine_import("warez", "W")
+    assert found.level is Level.WARNING
+    assert "could not be tried: No usable temporary" in found.text
 
 
 def test_each_row_names_its_source() -> None:

@@ -13,6 +13,7 @@ from pytest_cudafork.observe.driver import native_libs
 from tests.unit.doctor.test_gpus import H200, TWO
 
 NONE = Machine(False)
+UNTOLD = Machine(True, trouble="NVML: refused")
 ONE = Machine(True, "580", (13, 0), ((H200, (9, 0)),))
 
 
@@ -39,10 +40,12 @@ def test_nothing_is_said_of_what_is_not_set() -> None:
         ("CUDA_VISIBLE_DEVICES", "4", TWO, Level.PROBLEM, "names no GPU of this machine"),
         ("CUDA_VISIBLE_DEVICES", "0,0", TWO, Level.PROBLEM, "or one twice"),
         ("CUDA_VISIBLE_DEVICES", "0", NONE, Level.NOTE, "there is no GPU here"),
+        ("CUDA_VISIBLE_DEVICES", "0", UNTOLD, Level.NOTE, "which GPUs are here (NVML: refused)"),
         ("CUDA_INJECTION64_PATH", "/no/nsys.so", ONE, Level.WARNING, "which does not exist"),
         ("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps", ONE, Level.WARNING, "fatal error of one process"),
         ("LD_PRELOAD", "libfast.so", ONE, Level.NOTE, "before Python is"),
         ("TRITON_INTERPRET", "1", ONE, Level.WARNING, "bfloat16"),
+        ("TRITON_INTERPRET", "Yes", ONE, Level.WARNING, "bfloat16"),
         ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", ONE, Level.WARNING, "captures fail"),
         ("CUDA_LAUNCH_BLOCKING", "1", ONE, Level.NOTE, "races"),
         ("_CUDAFORK_WATCH", "{}", ONE, Level.NOTE, "watched session"),

@@ -51,6 +51,7 @@ def _write(file: Path, text: str) -> str:
             "it was killed by SIGTERM (exit status -15) after it had come to its end",
         ),
         ("1 / 0", 1, ""),
+        ("import sys; sys.stdout = open('/dev/full', 'w'); print('lost')", 120, ""),
     ],
     ids=[
         "well",
@@ -62,6 +63,7 @@ def _write(file: Path, text: str) -> str:
         "70",
         "killed at exit",
         "raises",
+        "its output is lost",
     ],
 )
 def test_each_way_to_end(
@@ -103,6 +105,60 @@ def test_threads_and_exit_functions_have_their_turn(runner: FileRunner, tmp_path
     assert runner.run(_write(tmp_path / "program.py", text)).returncode == 0
     assert (tmp_path / "thread").exists()
     assert (tmp_path / "exit").read_text() == "__main__"
+
+
+CHANGES = """
+import os, sys, tempfile
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "inner"))
+sys.path.append("/appended")
+os.environ["SET_BY_CHANGES"] = "1"
+os.environ.pop("TAKEN_BY_CHANGES", None)
+os.umask(0o027)
+kept = tempfile.TemporaryDirectory(dir=os.environ["FOLDERS"])
+"""
+FINDS = """
+import os, sys
+sys.path.append(os.environ["ROOT"])
+import changes
+inner = os.path.join(os.environ["ROOT"], "inner")
+print(sys.path.index(inner), sys.path[1], "/appended" in sys.path)
+print(os.environ.get("SET_BY_CHANGES"), os.environ.get("TAKEN_BY_CHANGES"), oct(os.umask(0)))
+print(__import__("beside_changes").VALUE, os.path.isdir(changes.kept.name))
+"""
+
+
+def test_a_file_finds_what_preloaded_modules_have_changed_as_in_a_fresh_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _write(tmp_path / "changes.py", CHANGES)
+    _write(tmp_path / "inner" / "beside_changes.py", "VALUE = 42")
+    finds = _write(tmp_path / "files" / "finds.py", FINDS)
+    (tmp_path / "folders").mkdir()
+    for name in ("TAKEN_BY_CHANGES", "ROOT", "FOLDERS"):
+        monkeypatch.setenv(name, str(tmp_path / "folders" if name == "FOLDERS" else tmp_path))
+    subprocess.run([sys.executable, finds], check=True)
+    fresh = capfd.readouterr().out
+    # the first entry is the worker's own: here that of `python -m`
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), *sys.path, str(tmp_path)])
+    runner = FileRunner(["changes"], timeout=LIMIT)
+    assert runner.start() is None
+    assert [runner.run(finds).returncode for _ in range(2)] == [0, 0]
+    runner.close()
+    assert capfd.readouterr().out == 2 * fresh
+    assert not list((tmp_path / "folders").iterdir())
+
+
+def test_logs_that_a_handler_keeps_are_written_at_the_end(
+    runner: FileRunner, tmp_path: Path
+) -> None:
+    text = (
+        "import logging.handlers, pathlib\n"
+        "target = logging.FileHandler(pathlib.Path(__file__).parent / 'log')\n"
+        "logging.getLogger().addHandler(logging.handlers.MemoryHandler(100, target=target))\n"
+        "logging.warning('kept')\n"
+    )
+    assert runner.run(_write(tmp_path / "program.py", text)).returncode == 0
+    assert (tmp_path / "log").read_text() == "kept\n"
 
 
 def test_files_share_nothing_and_leave_nothing(runner: FileRunner, tmp_path: Path) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_cudafork.gpus import inventory, nvml
 from pytest_cudafork.gpus.inventory import (
     Gpu,
     Inventory,
     Machine,
     kernel_gpus,
     phantom_machine,
+    real_machine,
     take_inventory,
     visible_gpus,
 )
@@ -169,3 +172,16 @@ def test_gpus_with_too_little_memory_are_no_candidates() -> None:
     assert "needs 2 GPUs with 25 GiB each; this session has 80 GiB and 24 GiB at most" in (
         known.excess(2, 25 * GIB)
     )
+
+
+def test_a_machine_of_which_neither_nvml_nor_the_kernel_tells_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> NoReturn:
+        raise nvml.NvmlError("NVML: not supported")
+
+    monkeypatch.setattr(nvml, "open_nvml", refuse)
+    monkeypatch.setattr(inventory, "kernel_gpus", lambda: ())
+    assert real_machine().unknown.startswith("NVML: not supported; and /proc")
+    monkeypatch.setattr(inventory, "kernel_gpus", lambda: FOUR)
+    assert (real_machine().gpus, real_machine().unknown) == (FOUR, "")

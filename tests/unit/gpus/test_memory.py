@@ -208,6 +208,12 @@ def test_holders_are_named_with_their_tests(
     assert memory.test_of(server.pid) == ""
 
 
+def test_a_test_in_a_file_whose_name_is_no_utf_8_has_its_mark() -> None:
+    kept = memory.put_mark(MARK, "tests/test_\udcff.py::test_b")
+    assert memory.test_of(os.getpid()) == "tests/test_\\udcff.py::test_b"
+    kept.close()
+
+
 def test_a_mark_in_memory_tells_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = memory.put_mark(MARK, "a dir/test_a.py::test_b[x]")
     assert memory.test_of(os.getpid()) == "a dir/test_a.py::test_b[x]"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pytest_cudafork.gpus import memory, settle
+from pytest_cudafork.gpus import memory, settle, waiting
 from pytest_cudafork.gpus.inventory import Gpu
 from pytest_cudafork.gpus.memory import Unknown
 from pytest_cudafork.gpus.nvml import DeviceMemory
@@ -139,3 +139,12 @@ def test_what_nobody_can_tell_is_known_to_be_unknown(driver: Driver) -> None:
     assert made.unknown == ["GPU 0 (GPU-0a): NVML: no permission"]
     assert made.why_not([GPU]) == ""
     made.close()
+
+
+def test_that_nobody_tells_which_gpus_there_are_is_known_to_be_unknown(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "unknown_machine", lambda: ["which GPUs there are: NVML: none"])
+    made = Settling([], GIB)
+    made.close()
+    assert made.unknown == ["which GPUs there are: NVML: none"]

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from subprocess import PIPE
 from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
@@ -122,3 +124,19 @@ def test_torch_is_asked_if_it_is_there_and_initialized(monkeypatch: pytest.Monke
     assert usage.reserved_by_torch() == []
     cuda.is_initialized = lambda: True
     assert usage.reserved_by_torch() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    "stand_in",
+    [
+        SimpleNamespace(),
+        SimpleNamespace(cuda=SimpleNamespace()),
+        SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: True)),
+        mock.MagicMock(),
+    ],
+)
+def test_what_stands_in_for_torch_in_a_test_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, stand_in: object
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", cast("Any", stand_in))
+    assert usage.reserved_by_torch() == []

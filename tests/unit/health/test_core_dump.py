@@ -23,7 +23,7 @@ def test_it_is_asked_for_by_the_drivers_variable(
     assert core_dump.is_asked_for() is asked
 
 
-@pytest.mark.parametrize("pattern", [None, "dumps/gpu.%h.%p.%t"])
+@pytest.mark.parametrize("pattern", [None, "dumps/gpu.%h.%p.%t", "dumps/[1]gpu.%h.%p.%t"])
 def test_the_newest_of_this_process_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str | None
 ) -> None:
@@ -34,7 +34,7 @@ def test_the_newest_of_this_process_is_found(
     if pattern:
         monkeypatch.setenv(environment.CORE_DUMP_FILE, pattern)
         (tmp_path / "dumps").mkdir()
-        names = [f"dumps/gpu.{host}.{pid}.{time}" for time in (1, 2)]
+        names = [pattern.replace("%h.%p.%t", f"{host}.{pid}.{time}") for time in (1, 2)]
     assert core_dump.written_since(0.0) == ""
     for number, name in enumerate(names):
         (tmp_path / name).touch()

@@ -30,6 +30,15 @@ ENDINGS = {
     "def broken(": 1,
     "raise KeyboardInterrupt": 130,
     "import no_such_library": 1,
+    "import sys; sys.excepthook = lambda *a: 1 / 0; raise KeyError(3)": 1,
+    "import sys; sys.excepthook = lambda *a: sys.exit(7); raise KeyError(3)": 7,
+    "import sys; sys.excepthook = None; raise KeyError(3)": 1,
+    "import sys; del sys.excepthook; raise KeyError(3)": 1,
+    "import sys; sys.stderr = None; sys.exit('bad news')": 1,
+    "import sys; sys.stderr = None; raise KeyError(3)": 1,
+    "import sys; sys.exit(type('Silent', (), {'__str__': None})())": 1,
+    "import sys; sys.stdout = None": 0,
+    "import sys; sys.stdout = object()": 120,
 }
 
 
@@ -38,6 +47,8 @@ def same_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a program change what is the process's."""
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(standard_library, "wait_for_threads", lambda: None)
 
@@ -104,6 +115,25 @@ def test_a_traceback_begins_in_the_file(folder: Path, capsys: pytest.CaptureFixt
     assert shown.startswith("Traceback")
     assert "run_file.py" not in shown
     assert shown.count("program.py") == 2
+
+
+def test_what_its_hook_raises_is_shown_beside_what_it_was_to_show(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "program.py").write_text(
+        "import sys\n"
+        "def hook(*given):\n"
+        "    raise ValueError('of the hook')\n"
+        "sys.excepthook = hook\n"
+        "raise KeyError('of the file')\n"
+    )
+    assert run_file.run_program(str(folder / "program.py"), []) == 1
+    first, second = capsys.readouterr().err.split("Original exception was:\n")
+    assert first.startswith("Error in sys.excepthook:\nTraceback")
+    assert "ValueError: of the hook" in first
+    assert "of the file" not in first
+    assert "KeyError: 'of the file'" in second
+    assert "run_file.py" not in first + second
 
 
 def test_a_failure_of_its_last_threads_is_one_of_the_program(

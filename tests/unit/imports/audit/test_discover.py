@@ -351,6 +351,20 @@ def test_the_name_of_a_distribution_is_told_from_what_is_imported() -> None:
         find_modules("surely_nobody_has_this")
 
 
+@pytest.mark.parametrize("metadata", [None, b"\xff\xfe"])
+def test_distributions_whose_metadata_are_broken_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: bytes | None
+) -> None:
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "top_level.txt").write_text("broken")
+    if metadata is not None:
+        (info / "METADATA").write_bytes(metadata)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UnknownPackage, match="no module 'not_there_at_all'"):
+        find_modules("not_there_at_all")
+
+
 def test_a_real_compiled_module_below_a_namespace_is_found_and_imports(
     tmp_path: Path, importable: Importable
 ) -> None:

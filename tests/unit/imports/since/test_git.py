@@ -39,6 +39,21 @@ def test_what_is_edited_staged_gone_moved_and_new_has_changed(made: GitRepositor
     assert set(older.files) == {*change.files, ".gitignore"}
 
 
+def test_a_link_that_leads_elsewhere_counts_as_new(tmp_path: Path) -> None:
+    made = GitRepository(tmp_path / "repository")
+    link, other = made.folder / "link", made.folder / "other"
+    made.write({"other": "", "a.py": ""})
+    link.symlink_to("here")
+    made.commit("begin")
+    for path in (link, other):
+        path.unlink()
+        path.symlink_to("there")
+    made.write({"a.py": "edited = True"})
+    change = Repository(str(made.folder)).changed_since("HEAD")
+    assert change.files == ("a.py", "link", "other")
+    assert change.appeared == ("link", "other")
+
+
 def test_a_repository_within_it_is_named_as_a_folder(tmp_path: Path) -> None:
     """Git tells none of its files; so it is for one that is untracked and for a submodule."""
     outer = GitRepository(tmp_path / "outer")

@@ -36,6 +36,7 @@ def test_anything_else_is_no_result(data: bytes) -> None:
         {"state": "initialized"},
         {"threads": 2},
         {"changed": True},
+        {"decides": True},
         {"traces": Traces(descriptors=("socket",)).to_plain()},
     ],
     ids=str,

@@ -89,6 +89,17 @@ def test_extension_modules_and_libraries_are_heard() -> None:
     ) == ["/src/pkg/_c.so", "/src/lib/libx.so"]
 
 
+def test_a_file_that_may_be_made_is_read_unless_it_is_emptied() -> None:
+    made = os.O_CREAT | os.O_CLOEXEC
+    assert hear(
+        ("open", ("/src/a", "a+", os.O_RDWR | made | os.O_APPEND)),
+        ("open", ("/src/b", None, os.O_RDONLY | made)),
+        ("open", ("/src/c", "w+", os.O_RDWR | made | os.O_TRUNC)),
+        ("open", ("/src/d", "x+", os.O_RDWR | made | os.O_EXCL)),
+        ("open", ("/src/e", "a", os.O_WRONLY | made | os.O_APPEND)),
+    ) == ["/src/a", "/src/b"]
+
+
 def test_what_python_caches_stands_for_its_source() -> None:
     flags = os.O_RDONLY | os.O_CLOEXEC
     assert hear(

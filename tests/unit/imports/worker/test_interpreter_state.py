@@ -76,6 +76,20 @@ def test_a_change_is_noticed(
     assert changed
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_NVML_BASED_CUDA_CHECK", "CUDA_VISIBLE_DEVICES"])
+def test_a_variable_that_decides_what_touches_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "0")
+    state = InterpreterState(LoadedModules())
+    assert not state.decides()
+    monkeypatch.setenv(name, "1")
+    assert state.decides()
+    assert not state.has_changed()
+    monkeypatch.delenv(name)
+    assert state.decides()
+
+
 def test_it_is_restored(state: InterpreterState) -> None:
     modules, plain_import, fork = sys.modules, builtins.__import__, os.fork
     with pytest.MonkeyPatch.context() as patch:

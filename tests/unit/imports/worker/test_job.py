@@ -114,6 +114,16 @@ def test_what_is_not_clean_is_never_preloaded() -> None:
     assert prepared.worth_trying([*names, "cudafork_e"]) == ["cudafork_d"]
 
 
+def test_the_package_that_each_import_begins_with_may_decide_what_touches() -> None:
+    left = import_result.encode(CLEAN_IMPORT._replace(decides=True))
+    settings = AuditSettings(package="cudafork_pkg.sub")
+    prepared = job.ImportJobs(cast("Any", Observer()), settings)
+    names = ["cudafork_pkg", "cudafork_pkg.sub", "cudafork_pkg.other", "cudafork_p"]
+    for name in names:
+        prepared.wants_preloaded(name, left, 0, waiting=5)
+    assert prepared.worth_trying(names) == ["cudafork_pkg", "cudafork_pkg.sub"]
+
+
 class Server:
     """A fork server that notes what it is told."""
 
