@@ -12,17 +12,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt
 
 from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.batch.vllm_names import SAMPLING
 from sample_engine.errors import PromptError
 
 Tokens = list[StrictInt]
 _NOTHING: Mapping[str, tuple[Any, ...]] = {
-    "best_of": (None, 1),
+    **{name: (None, *nothing) for name, nothing in SAMPLING.items()},
     "echo": (None, False),
     "suffix": (None, ""),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "min_p": (None, 0),
     "logit_bias": (None, {}),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),

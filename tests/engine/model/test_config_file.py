@@ -117,6 +117,10 @@ def test_the_generation_configuration_knows_the_ends(tmp_path: Path) -> None:
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"generation_config\.json' holds no JSON object"):
         read_config(str(folder))
+    for eos, words in (("257", "257 is not among the vocab_size=257"), ('"</s>"', "must be a tok")):
+        path.write_text(f'{{"eos_token_id": {eos}}}', encoding="utf-8")
+        with pytest.raises(ConfigError, match=rf"generation_config\.json' cannot .*{words}"):
+            read_config(str(folder))
 
 
 @pytest.mark.parametrize("model", ["tny", "/no/such/folder", ""])
