@@ -46,6 +46,9 @@ class SubwordTokenizer:
             raise ConfigError(f"{str(path)!r} cannot be read as a tokenizer: {error}.") from error
         _add_tokens(self._tokenizer, path.with_name("tokenizer_config.json"))
         _add_special_tokens(self._tokenizer, path.parent, vocab_size)
+        settings = settings_of_tokenizer(path.parent)
+        # Then the texts of special tokens are texts as others.
+        self._tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)

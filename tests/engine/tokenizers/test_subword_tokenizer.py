@@ -213,6 +213,8 @@ NAMED: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
     ("flags", {"added_tokens_decoder": {"300": {**AS_TEXT, "special": True}}}, {}, True),
     ("other flags", {"added_tokens_decoder": {"300": AS_TEXT}, "eos_token": END}, {}, True),
     ("less flags", {"added_tokens_decoder": {"1": {"content": "</s>"}}}, {}, True),
+    ("split ones", {"split_special_tokens": True, "eos_token": "</s>"}, {}, True),
+    ("not split ones", {"split_special_tokens": False, "eos_token": "</s>"}, {}, True),
     ("none", {"eos_token": None, "pad_token": "", "add_bos_token": True}, {}, True),
 ]
 
