@@ -66,5 +66,6 @@ def text_of_model(config: EngineConfig) -> ModelText:
     if path.is_file():
         return ModelText(SubwordTokenizer(path, size), read_chat_template(folder))
     if size == ByteTokenizer.vocab_size or config.load_format == "dummy":
-        return BYTES
+        template = read_chat_template(folder)
+        return BYTES if template is None else BYTES._replace(template=template)
     return ModelText(NoTokenizer(str(path)))

@@ -42,6 +42,14 @@ def test_bytes_are_for_models_of_bytes_and_of_no_weights(tmp_path: Path) -> None
     assert isinstance(text_of_model(EngineConfig(model=folder)).tokenizer, NoTokenizer)
 
 
+def test_a_model_of_bytes_may_have_a_template(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    (folder / "chat_template.jinja").write_text("<{{ messages[0].content }}>", encoding="utf-8")
+    text = text_of_model(EngineConfig(model=str(folder)))
+    assert text.conversation(HI) == ("<hi>", list(b"<hi>"))
+    assert text.tokenizer is BYTES.tokenizer
+
+
 def test_texts_and_conversations_reach_the_model_as_its_tokens(wide: Path) -> None:
     params = SamplingParams(max_tokens=4, ignore_eos=True)
     with LLM(wide, **SETTINGS) as llm:
