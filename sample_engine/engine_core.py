@@ -22,12 +22,16 @@ import torch
 from sample_engine.attention.kernels.fp8_cache import blocks_of
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import Request
-from sample_engine.batch.request_limits import SchedulerLimits, vocabulary_tokens
+from sample_engine.batch.request_limits import (
+    SchedulerLimits,
+    check_stop_tokens,
+    vocabulary_tokens,
+)
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.batch.step_under_way import StepUnderWay
 from sample_engine.config import EngineConfig
-from sample_engine.errors import EngineDeadError, PromptError
+from sample_engine.errors import EngineDeadError
 from sample_engine.graphs.execution import GraphExecution
 from sample_engine.kv_transfer.block_mover import BlockMover
 from sample_engine.kv_transfer.connector import KVConnector
@@ -87,12 +91,7 @@ class EngineCore:
     ) -> None:
         """Queue a request. Raises :class:`PromptError` for one that could never run."""
         tokens = vocabulary_tokens(request_id, prompt_token_ids, self._vocab_size)
-        for token in params.stop_token_ids:
-            if token >= self._vocab_size:
-                raise PromptError(
-                    f"Request {request_id!r}: stop_token_ids has {token}, but the vocabulary goes "
-                    f"from 0 to {self._vocab_size - 1}."
-                )
+        check_stop_tokens(f"Request {request_id!r}", params, self._vocab_size)
         arrival = self._arrivals
         seed = params.seed
         if seed is None:

@@ -65,20 +65,32 @@ class _Tokens(NamedTuple):
     error: PromptError | None
 
 
+class _Tally:
+    """How far a call has come: it may have so many completions that nobody wants to ask each."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.num_tokens = 0
+
+
 class _Live:
     """A completion that is under way. ``chunks`` are those of a stream that nobody has taken yet.
 
     ``core_id`` is what the core calls it: the completions of a prompt have one request id.
     """
 
-    def __init__(self, core_id: str, text: RequestText, *, streams: bool) -> None:
+    def __init__(self, core_id: str, text: RequestText, tally: _Tally, *, streams: bool) -> None:
         self.core_id = core_id
         self.text = text
         self.chunks: deque[RequestOutput] | None = deque() if streams else None
+        self._tally = tally
+        tally.running += 1
 
     def add(self, output: CoreOutput) -> None:
         """Take what the core says of it."""
         new = self.text.add(output)
+        self._tally.num_tokens += len(new.token_ids)
+        self._tally.running -= self.text.finished
         if self.chunks is not None:
             self.chunks.append(self.text.chunk(new))
 
@@ -150,13 +162,13 @@ class LLM:
         """
         batch = checked(prompts, sampling_params)
         requests: list[_Live] = []
+        tally = _Tally()
         try:
-            self._submit(requests, batch, streams=False)
+            self._submit(requests, batch, tally, streams=False)
             with progress_bar(len(batch.prompts), use_tqdm) as tell:
                 while True:
-                    running = sum(not request.text.finished for request in requests)
-                    tokens = sum(request.text.num_tokens for request in requests)
-                    tell(len(requests) - running, tokens)
+                    running = tally.running
+                    tell(len(requests) - running, tally.num_tokens)
                     if not running:
                         break
                     self._pump()
@@ -226,7 +238,7 @@ class LLM:
     def _stream(self, batch: Batch) -> Iterator[RequestOutput]:
         requests: list[_Live] = []
         try:
-            self._submit(requests, batch, streams=True)
+            self._submit(requests, batch, _Tally(), streams=True)
             while True:
                 left = False
                 for request in requests:
@@ -246,13 +258,13 @@ class LLM:
         finally:
             self._drop(requests)
 
-    def _submit(self, requests: list[_Live], batch: Batch, *, streams: bool) -> None:
+    def _submit(self, requests: list[_Live], batch: Batch, tally: _Tally, *, streams: bool) -> None:
         """Make requests of prompts and send them; appends to ``requests`` one by one.
 
         A long text is encoded for seconds: that is not done in turn, so that others go on.
         """
         tokens = [self._tokens_of(str(next(self._ids)), prompt) for prompt in batch.prompts]
-        self._in_turn(lambda: self._send_all(requests, batch, tokens, streams=streams))
+        self._in_turn(lambda: self._send_all(requests, batch, tokens, tally, streams=streams))
 
     def _tokens_of(self, request_id: str, prompt: PromptParts) -> _Tokens:
         try:
@@ -261,7 +273,13 @@ class LLM:
             return _Tokens(request_id, [], error)
 
     def _send_all(
-        self, requests: list[_Live], batch: Batch, tokens: list[_Tokens], *, streams: bool
+        self,
+        requests: list[_Live],
+        batch: Batch,
+        tokens: list[_Tokens],
+        tally: _Tally,
+        *,
+        streams: bool,
     ) -> None:
         each = zip(batch.prompts, batch.params, tokens, strict=True)
         for prompt, params, (request_id, token_ids, error) in each:
@@ -269,7 +287,7 @@ class LLM:
                 own = params.of_completion(index)
                 text = RequestText(request_id, prompt.text, token_ids, self._tokenizer, own, index)
                 core_id = f"{request_id}.{index}" if params.n > 1 else request_id
-                request = _Live(core_id, text, streams=streams)
+                request = _Live(core_id, text, tally, streams=streams)
                 requests.append(request)
                 self._send(request, token_ids, own, error)
 

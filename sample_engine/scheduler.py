@@ -100,14 +100,14 @@ class Scheduler:
 
         Nothing more is said of them.
         """
-        ended = False
+        waited = False
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is not None:
+                waited = waited or request.status is not RequestStatus.RUNNING
                 self._finish(request, FinishReason.ABORT)
-                ended = True
-        if ended:
-            self._drop_finished()
+        self._drop_finished()
+        if waited:  # of a text with a stop string, which runs, it would be one pass over all
             self.waiting = deque(r for r in self.waiting if r.status is not RequestStatus.FINISHED)
 
     def has_unfinished(self) -> bool:

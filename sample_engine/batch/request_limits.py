@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from sample_engine.batch.request import Request
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import PromptError
 
-__all__ = ["SchedulerLimits", "too_long", "vocabulary_tokens"]
+__all__ = ["SchedulerLimits", "check_stop_tokens", "too_long", "vocabulary_tokens"]
 
 
 def too_long(request_id: str, length: str, max_model_len: int) -> str:
@@ -38,6 +39,17 @@ def vocabulary_tokens(request_id: str, tokens: Iterable[Any], vocab_size: int) -
             "encode the prompt with the model's own tokenizer."
         )
     return found
+
+
+def check_stop_tokens(who: str, params: SamplingParams, vocab_size: int) -> None:
+    """Raise :class:`PromptError` for a token to end with that no text can have."""
+    for token in params.stop_token_ids:
+        if token >= vocab_size:
+            raise PromptError(
+                f"{who}: stop_token_ids has {token}, but the vocabulary goes from 0 to "
+                f"{vocab_size - 1}.",
+                param="stop_token_ids",
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

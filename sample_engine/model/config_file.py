@@ -55,7 +55,11 @@ def read_config(model: str) -> LlamaConfig:
     generation = path.with_name("generation_config.json")
     if generation.is_file():  # it knows all the tokens that end a text, config.json often one
         eos = read_settings(generation).get("eos_token_id")
-        values = values if eos is None else {**values, "eos_token_id": eos}
+        if eos is not None:
+            values["eos_token_id"] = eos
+            wrong = _wrong_eos(values)
+            if wrong:
+                raise ConfigError(f"{str(generation)!r} cannot be used: {wrong[0]}.")
     return _config_of(values, str(path))
 
 
@@ -149,7 +153,7 @@ def _wrong_eos(values: dict[str, Any]) -> list[str]:
     each = eos if isinstance(eos, list) else [] if eos is None else [eos]
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in each):
         return [f"eos_token_id={eos!r} must be a token, a list of tokens, or null"]
-    size = values["vocab_size"]
+    size = values.get("vocab_size")
     if isinstance(size, int) and not all(0 <= token < size for token in each):
         return [f"eos_token_id={eos!r} is not among the vocab_size={size!r} tokens"]
     return []

@@ -25,6 +25,7 @@ _ONLY: Mapping[str, Any] = MappingProxyType(
         "num_experts": None,
         "num_local_experts": None,
         "is_encoder_decoder": False,
+        "is_causal": True,
     }
 )
 _LAYERS = ("full_attention", "sliding_attention")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from sample_engine.batch.request_limits import check_stop_tokens
 from sample_engine.errors import (
     EngineDeadError,
     EngineError,
@@ -57,6 +59,9 @@ class Service:
             return _error(404, words, "invalid_request_error", "model_not_found", "model")
         try:
             params = asked.params()
+            # The core would refuse it, too, and could not say which field is wrong.
+            size = self.streams.llm.info().get("vocab_size", sys.maxsize)
+            check_stop_tokens("The request", params, size)
             if isinstance(asked, ChatRequest):
                 messages = asked.conversation()
                 # In a thread: a long conversation takes seconds, and others go on.

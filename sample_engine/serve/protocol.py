@@ -12,17 +12,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt
 
 from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.batch.vllm_names import SAMPLING
 from sample_engine.errors import PromptError
+from sample_engine.tokenizers.messages import text_of_parts
 
 Tokens = list[StrictInt]
 _NOTHING: Mapping[str, tuple[Any, ...]] = {
-    "best_of": (None, 1),
+    **{name: (None, *nothing) for name, nothing in SAMPLING.items()},
     "echo": (None, False),
     "suffix": (None, ""),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "min_p": (None, 0),
     "logit_bias": (None, {}),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
@@ -155,25 +153,17 @@ class Message(BaseModel):
             UnsupportedFieldError: it says something beside its text, which no model would see.
 
         """
-        _refuse_more("A message", self.model_extra or {})
+        _refuse_more(self.model_extra or {})
         named = {} if self.name is None else {"name": self.name}
         return {"role": self.role, "content": self._text(), **named}
 
     def _text(self) -> str:
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
-        parts = []
-        for part in self.content:
-            if part.get("type") != "text" or not isinstance(part.get("text"), str):
-                raise UnsupportedFieldError(
-                    "messages",
-                    f"A message holds a part of the type {part.get('type')!r}; this model reads "
-                    "text alone.",
-                )
-            more = {name: value for name, value in part.items() if name not in ("type", "text")}
-            _refuse_more("A part of a message", more)
-            parts.append(part["text"])
-        return "".join(parts)
+        try:
+            return text_of_parts(self.content)
+        except PromptError as error:
+            raise UnsupportedFieldError("messages", str(error)) from None
 
 
 class ChatRequest(_Request):
@@ -226,14 +216,14 @@ def _check_extra(name: str, given: object) -> None:
         )
 
 
-def _refuse_more(who: str, fields: Mapping[str, Any]) -> None:
+def _refuse_more(fields: Mapping[str, Any]) -> None:
     """Refuse what a message says beside its text; what is empty says nothing."""
     for name, given in fields.items():
         if given:
             raise UnsupportedFieldError(
                 "messages",
-                f"{who} has {name!r}, which this engine does not give to models: leave it out, or "
-                "say it in the text.",
+                f"A message has {name!r}, which this engine does not give to models: leave it out, "
+                "or say it in the text.",
             )
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sample_engine.errors import ConfigError, PromptError
-from sample_engine.model.settings_file import read_settings, read_text
+from sample_engine.model.settings_file import read_text
+from sample_engine.tokenizers.special_tokens import (
+    content_of,
+    named_tokens,
+    settings_of_tokenizer,
+)
 
 __all__ = ["ChatTemplate", "read_chat_template"]
-
-_SPECIAL = (
-    *("bos_token", "eos_token", "unk_token", "sep_token"),
-    *("pad_token", "cls_token", "mask_token"),
-)
 
 
 class _RefusedError(Exception):
@@ -76,9 +76,8 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     Raises :class:`ConfigError` for one that cannot be used.
     """
     path = folder / "tokenizer_config.json"
-    settings = read_settings(path) if path.is_file() else {}
     alone = folder / "chat_template.jinja"
-    text: Any = settings.get("chat_template")
+    text: Any = settings_of_tokenizer(folder).get("chat_template")
     if alone.is_file():
         path, text = alone, read_text(alone)
     if isinstance(text, list):  # several, by name
@@ -91,7 +90,8 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         return None
     if not isinstance(text, str):
         raise ConfigError(f"The chat template in {str(path)!r} is no text.")
-    return ChatTemplate(text, _special_tokens(folder, settings), path)
+    special = {name: content_of(token) for name, token in named_tokens(folder).items()}
+    return ChatTemplate(text, special, path)
 
 
 def _default_of(named: list[Any], path: Path) -> Any:
@@ -114,30 +114,6 @@ def _no_default(path: Path, names: Iterable[str]) -> str:
         f"{', '.join(map(repr, names)) or 'none at all'}. Put the text of the one that "
         "conversations are to have into a file chat_template.jinja of the model's folder."
     )
-
-
-def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of special tokens by name; those that a model has of its own have names, too.
-
-    Folders of some years ago have them in a file of their own.
-    """
-    beside = folder / "special_tokens_map.json"
-    found: dict[str, str] = {}
-    for each in (settings, read_settings(beside) if beside.is_file() else {}):
-        own = each.get("extra_special_tokens")
-        named = {**(own if isinstance(own, Mapping) else {}), **each}
-        for name in (*_SPECIAL, *(own if isinstance(own, Mapping) else ())):
-            text = _content(named.get(name))
-            if text:
-                found.setdefault(name, text)
-    return found
-
-
-def _content(token: Any) -> str:
-    """The text of a special token, which stands by itself or in an object."""
-    if isinstance(token, Mapping):
-        token = token.get("content")
-    return token if isinstance(token, str) else ""
 
 
 def _environment() -> Any:

@@ -11,6 +11,7 @@ from sample_engine.errors import PromptError
 from sample_engine.model.config_file import TINY_FOLDER, is_shape_alone, read_config
 from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
 from sample_engine.tokenizers.chat_template import ChatTemplate, read_chat_template
+from sample_engine.tokenizers.messages import with_text
 from sample_engine.tokenizers.no_tokenizer import NoTokenizer
 from sample_engine.tokenizers.subword_tokenizer import SubwordTokenizer
 
@@ -26,7 +27,8 @@ class ModelText(NamedTuple):
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[int]]:
         """Return a conversation as text and tokens, up to where the answer begins.
 
-        Without a template each message is a line, ``role: text``. Raises :class:`PromptError`.
+        A content may be a text, or parts of one. Without a template each message is a line,
+        ``role: text``. Raises :class:`PromptError`.
         """
         if not isinstance(messages, Sequence) or not (
             messages and all(isinstance(each, Mapping) for each in messages)
@@ -35,6 +37,7 @@ class ModelText(NamedTuple):
                 "A conversation is a list of at least one message, and a message a mapping: "
                 "{'role': 'user', 'content': '...'}."
             )
+        messages = list(map(with_text, messages))
         if self.template is not None:
             text = self.template.prompt(messages)
             return text, self.tokenizer.encode(text, special=False)
@@ -63,5 +66,6 @@ def text_of_model(config: EngineConfig) -> ModelText:
     if path.is_file():
         return ModelText(SubwordTokenizer(path, size), read_chat_template(folder))
     if size == ByteTokenizer.vocab_size or config.load_format == "dummy":
-        return BYTES
+        template = read_chat_template(folder)
+        return BYTES if template is None else BYTES._replace(template=template)
     return ModelText(NoTokenizer(str(path)))

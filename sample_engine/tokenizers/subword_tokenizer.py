@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from sample_engine.errors import ConfigError, PromptError
-from sample_engine.model.settings_file import read_settings
+from sample_engine.tokenizers.special_tokens import (
+    content_of,
+    listed_tokens,
+    named_tokens,
+    settings_of_tokenizer,
+)
 
 __all__ = ["SubwordDecoder", "SubwordTokenizer"]
 
@@ -40,6 +45,10 @@ class SubwordTokenizer:
         except Exception as error:  # the library raises nothing more exact
             raise ConfigError(f"{str(path)!r} cannot be read as a tokenizer: {error}.") from error
         _add_tokens(self._tokenizer, path.with_name("tokenizer_config.json"))
+        _add_special_tokens(self._tokenizer, path.parent, vocab_size)
+        settings = settings_of_tokenizer(path.parent)
+        # Then the texts of special tokens are texts as others.
+        self._tokenizer.encode_special_tokens = settings.get("split_special_tokens") is True
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -167,16 +176,19 @@ def _add_tokens(tokenizer: Any, path: Path) -> None:
     """
     from tokenizers import AddedToken
 
-    added = read_settings(path).get("added_tokens_decoder") if path.is_file() else None
+    added = settings_of_tokenizer(path.parent).get("added_tokens_decoder")
     if added is None:
         return
+    known = {each.content: each for each in _added(tokenizer)}
     try:
         for number, given in sorted((int(number), dict(given)) for number, given in added.items()):
             token = AddedToken(
                 given["content"], **{name: given[name] for name in _FLAGS if name in given}
             )
+            before = known.get(token.content)
+            token.special = token.special or _is_special(before)
             found = tokenizer.token_to_id(token.content)
-            if found is None:
+            if found is None or repr(token) != repr(before):
                 tokenizer.add_tokens([token])
                 found = tokenizer.token_to_id(token.content)
             if found != number:
@@ -192,6 +204,44 @@ def _add_tokens(tokenizer: Any, path: Path) -> None:
             f"{str(path)!r}: its added_tokens_decoder cannot be read "
             f"({type(error).__name__}: {error})."
         ) from error
+
+
+def _add_special_tokens(tokenizer: Any, folder: Path, vocab_size: int) -> None:
+    """Let the special tokens that a folder names be special, as ``transformers`` does it.
+
+    A ``tokenizer.json`` need not know that they are, and may have them as words alone. What the
+    model has no number for is no token of it.
+    """
+    added = {each.content: each for each in _added(tokenizer)}
+    listed = [token for token in listed_tokens(folder) if content_of(token) not in added]
+    wanted = {content_of(token): token for token in (*listed, *named_tokens(folder).values())}
+    wanted = {text: token for text, token in wanted.items() if not _is_special(added.get(text))}
+    for text, given in wanted.items():
+        if tokenizer.token_to_id(text) is None:
+            numbers = tokenizer.get_vocab(with_added_tokens=True).values()
+            if max(numbers, default=-1) + 1 >= vocab_size:
+                continue
+        tokenizer.add_special_tokens([_as_special(text, added.get(text, given))])
+
+
+def _added(tokenizer: Any) -> list[Any]:
+    return list(tokenizer.get_added_tokens_decoder().values())
+
+
+def _is_special(token: Any) -> bool:
+    return token is not None and bool(token.special)
+
+
+def _as_special(text: str, given: Any) -> Any:
+    """A special token, with the flags of an added one or of an object that a file has."""
+    from tokenizers import AddedToken
+
+    flags = {"normalized": False}
+    for name in _FLAGS:
+        flag = given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+        if isinstance(flag, bool):
+            flags[name] = flag
+    return AddedToken(text, **{**flags, "special": True})
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from sample_engine import LLM, EngineConfig, SamplingParams
 from sample_engine.batch.outputs import CompletionOutput, CoreOutput, RequestOutput
 from sample_engine.batch.request import FinishReason
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
+from sample_engine.frontend.detokenizer import RequestText
 from sample_engine.process import messages
 from tests.engine.support.process import (
     EVENTS,
@@ -117,6 +118,22 @@ def test_a_prompt_beyond_the_limit_of_a_message_does_not_end_the_engine(
         fits, long = engine.generate(["abc", "x" * 20_000], SamplingParams(max_tokens=4))
         assert fits.text == "abca"
         assert "a message may have 10,000" in str(long.error)
+
+
+def test_a_step_costs_the_same_however_many_completions_have_ended(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def finished(text: RequestText) -> bool:
+        asked.append(text)
+        return text.finish_reason is not None
+
+    monkeypatch.setattr(RequestText, "finished", property(finished))
+    params = [SamplingParams(max_tokens=1)] * 200 + [SamplingParams(max_tokens=300)]
+    outputs = llm.generate(["ab"] * 201, params)
+    assert [len(output.token_ids) for output in outputs] == [1] * 200 + [300]
+    assert len(asked) < 3000  # 150 steps, and 201 that end; each of all at each step: 30,000
 
 
 def test_no_prompts_are_no_outputs(llm: LLM) -> None:

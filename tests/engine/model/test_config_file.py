@@ -53,6 +53,7 @@ def test_the_tiny_shape_is_there_without_weights() -> None:
         ({"partial_rotary_factor": 0.1}, "RoPE would turn 0 numbers of a head"),
         ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
         ({"attention_bias": True}, "attention_bias=True is not supported, only False"),
+        ({"is_causal": False}, "is_causal=False is not supported, only True"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type='llama3' needs factor"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope' is not supported"),
@@ -117,6 +118,10 @@ def test_the_generation_configuration_knows_the_ends(tmp_path: Path) -> None:
     path.write_text("[]", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"generation_config\.json' holds no JSON object"):
         read_config(str(folder))
+    for eos, words in (("257", "257 is not among the vocab_size=257"), ('"</s>"', "must be a tok")):
+        path.write_text(f'{{"eos_token_id": {eos}}}', encoding="utf-8")
+        with pytest.raises(ConfigError, match=rf"generation_config\.json' cannot .*{words}"):
+            read_config(str(folder))
 
 
 @pytest.mark.parametrize("model", ["tny", "/no/such/folder", ""])

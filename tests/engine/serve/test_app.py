@@ -128,6 +128,13 @@ def test_many_clients_are_answered_at_once(server: Server) -> None:
             "max_tokens=0",
             "max_completion_tokens",
         ),
+        (
+            "completions",
+            {"model": "tiny", "prompt": "a", "stop_token_ids": [5, 257]},
+            400,
+            "stop_token_ids has 257",
+            "stop_token_ids",
+        ),
         ("chat/completions", {"model": "tiny", "messages": "hi"}, 400, "messages: ", "messages"),
         ("completions", b"{", 400, "JSON", None),
         ("embeddings", {}, 404, "POST /v1/embeddings: Not Found", None),

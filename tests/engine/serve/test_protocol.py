@@ -11,6 +11,7 @@ pytest.importorskip("pydantic", reason="the server needs it, with FastAPI")
 from pydantic import ValidationError
 
 from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.batch.vllm_names import SAMPLING
 from sample_engine.errors import PromptError
 from sample_engine.serve.protocol import ChatRequest, CompletionRequest, UnsupportedFieldError
 
@@ -102,6 +103,17 @@ def test_what_is_not_done_is_refused_by_name(fields: dict[str, Any], param: str)
 )
 def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
     assert completion(**fields).params() == completion().params()
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLING))
+def test_names_of_vllm_are_taken_as_sampling_params_take_them(name: str) -> None:
+    for nothing in (None, *SAMPLING[name]):
+        assert completion(**{name: nothing}).params() == completion().params()
+    for something in (7, ["x"], {"x": 1}, "x"):
+        for request in (completion(**{name: something}), chat(**{name: something})):
+            with pytest.raises(UnsupportedFieldError, match=f"{name}=.* is not supp") as refused:
+                request.params()
+            assert refused.value.param == name
 
 
 def test_a_message_that_says_more_than_its_text_is_refused() -> None:

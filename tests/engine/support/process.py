@@ -139,6 +139,7 @@ class ScriptedCore:
         return {
             "model": "scripted",
             "max_model_len": self._script.max_model_len,
+            "vocab_size": 257,
             "threads": threading.active_count(),
         }
 

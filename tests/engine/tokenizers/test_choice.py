@@ -42,6 +42,14 @@ def test_bytes_are_for_models_of_bytes_and_of_no_weights(tmp_path: Path) -> None
     assert isinstance(text_of_model(EngineConfig(model=folder)).tokenizer, NoTokenizer)
 
 
+def test_a_model_of_bytes_may_have_a_template(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    (folder / "chat_template.jinja").write_text("<{{ messages[0].content }}>", encoding="utf-8")
+    text = text_of_model(EngineConfig(model=str(folder)))
+    assert text.conversation(HI) == ("<hi>", list(b"<hi>"))
+    assert text.tokenizer is BYTES.tokenizer
+
+
 def test_texts_and_conversations_reach_the_model_as_its_tokens(wide: Path) -> None:
     params = SamplingParams(max_tokens=4, ignore_eos=True)
     with LLM(wide, **SETTINGS) as llm:
@@ -57,6 +65,12 @@ def test_texts_and_conversations_reach_the_model_as_its_tokens(wide: Path) -> No
         two = llm.chat([HI, [*HI, {"role": "assistant", "content": "yes"}]], params)
         assert two[0].outputs[0].token_ids == one.outputs[0].token_ids
         assert two[1].prompt == "<s><|user|>hi\n<|assistant|>yes\n<|assistant|>"
+        halves: list[Any] = [
+            {"type": "text", "text": "h"},
+            {"type": "text", "text": "i", "more": None},
+        ]
+        (in_parts,) = llm.chat([{"role": "user", "content": halves}], params)
+        assert in_parts.prompt == one.prompt
         with pytest.raises(PromptError, match="refuses this: no tools"):
             llm.chat([{"role": "tool", "content": ""}])
         odd: list[Any] = [[], [HI, 5], [HI, None], [[]], ["hi"], [torch.tensor([1, 2])], [5]]
@@ -93,6 +107,26 @@ def test_without_a_tokenizer_tokens_are_taken_alone(tmp_path: Path) -> None:
         (output,) = llm.generate({"prompt_token_ids": [1, 299]}, params)
     assert len(output.outputs[0].token_ids) == 3
     assert output.outputs[0].text == ""
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "a part of the type 'image_url'"),
+        ({"type": "text"}, "a part of the type 'text'"),
+        ({"text": "hi"}, "a part of the type None"),
+        ({"type": "text", "text": 5}, "a part of the type 'text'"),
+        ("hi", "a part of the type 'hi'"),
+        ({"type": "text", "text": "hi", "cache_control": {"x": 1}}, "has 'cache_control', which"),
+    ],
+)
+def test_parts_of_a_message_that_no_model_would_see_are_refused(
+    part: Any, words: str, wide: Path
+) -> None:
+    message = {"role": "user", "content": [{"type": "text", "text": "hi"}, part]}
+    for text in (BYTES, text_of_model(EngineConfig(model=str(wide)))):
+        with pytest.raises(PromptError, match=words):
+            text.conversation([message])
 
 
 def test_without_a_template_each_message_is_a_line() -> None:

@@ -197,6 +197,72 @@ def test_tokens_that_a_model_has_beside_its_tokenizers_are_known(
         assert "".join(streamed(ours, tokens)) == ours.decode(tokens)
 
 
+END = "<|end|>"
+AS_TEXT = {"content": END, "special": False}
+NAMED: list[tuple[str, dict[str, Any], dict[str, Any], bool]] = [
+    ("a named one that is a word alone", {"eos_token": "</s>"}, {}, False),
+    ("one in an object", {}, {"eos_token": {"content": "</s>", "lstrip": True}}, False),
+    ("one in the file of some years ago", {}, {"eos_token": "</s>"}, False),
+    ("a new one", {"pad_token": END}, {}, False),
+    ("a new one with a name of the model's own", {"image_token": END}, {}, False),
+    ("one of its own names", {"extra_special_tokens": {"image_token": END}}, {}, False),
+    ("one without a name", {"additional_special_tokens": [END]}, {}, False),
+    ("one without a name of today", {"extra_special_tokens": [END]}, {}, False),
+    ("an added one that is none yet", {"eos_token": END}, {}, True),
+    ("a list does not change an added one", {"additional_special_tokens": [END]}, {}, True),
+    ("flags", {"added_tokens_decoder": {"300": {**AS_TEXT, "special": True}}}, {}, True),
+    ("other flags", {"added_tokens_decoder": {"300": AS_TEXT}, "eos_token": END}, {}, True),
+    ("less flags", {"added_tokens_decoder": {"1": {"content": "</s>"}}}, {}, True),
+    ("split ones", {"split_special_tokens": True, "eos_token": "</s>"}, {}, True),
+    ("not split ones", {"split_special_tokens": False, "eos_token": "</s>"}, {}, True),
+    ("none", {"eos_token": None, "pad_token": "", "add_bos_token": True}, {}, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "beside", "is_added"),
+    [each[1:] for each in NAMED],
+    ids=[each[0] for each in NAMED],
+)
+def test_special_tokens_are_those_that_the_folder_names(
+    settings: dict[str, Any], beside: dict[str, Any], is_added: bool, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers", "5.23", reason="it is compared with")
+    from tokenizers import AddedToken
+
+    library = make_tokenizer()
+    if is_added:
+        library.add_tokens([AddedToken(END, special=False, normalized=False, rstrip=True)])
+    path = tmp_path / "tokenizer.json"
+    written = json.loads(library.to_str())
+    if not is_added:
+        written["added_tokens"] = []  # words of the model they are still
+    path.write_text(json.dumps(written), encoding="utf-8")
+    for name, values in (("tokenizer_config", settings), ("special_tokens_map", beside)):
+        if values or name == "tokenizer_config":
+            text = json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **values})
+            (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    ours = SubwordTokenizer(path, 400)
+    for text in ("def</s>return", f"def {END} return", f"the </s> {END}"):
+        tokens = ours.encode(text)
+        assert tokens == theirs(text)["input_ids"]
+        assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
+        assert "".join(streamed(ours, tokens)) == ours.decode(tokens)
+
+
+def test_a_special_token_for_which_the_model_has_no_number_is_text(tmp_path: Path) -> None:
+    library = save_tokenizer(tmp_path)
+    settings = {"pad_token": END, "additional_special_tokens": ["<|more|>", "def"]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    ours = SubwordTokenizer(tmp_path / "tokenizer.json", library.get_vocab_size())
+    tokens = ours.encode(f"def {END}", special=False)
+    assert tokens[1:] == library.encode(f" {END}", add_special_tokens=False).ids
+    assert ours.decode(tokens) == f" {END}"
+    larger = SubwordTokenizer(tmp_path / "tokenizer.json", library.get_vocab_size() + 1)
+    assert larger.decode(larger.encode(f"<|more|>{END}")) == END
+
+
 @pytest.mark.parametrize(
     ("added", "words"),
     [
