@@ -49,6 +49,7 @@ from tests.engine.support.process import (
     wait_until,
     wait_until_gone,
 )
+from tests.support.collector import collector_waits
 
 EACH_METHOD = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.value)
 FORK = WorkerMethod.FORK
@@ -481,18 +482,19 @@ def test_ctrl_c_while_it_waits_loses_nothing(ranks: int, monkeypatch: pytest.Mon
     interrupts = 0
     to_send = [SamplingParams(max_tokens=40)]
     try:
-        while not found or found[-1].finish_reason is None:
-            try:
-                expects_one = True
-                while to_send:
-                    client.add_request("a", [1, 2, 3, 4], to_send.pop())
-                client.wait_for_outputs(HANG_SECONDS)
-                with interrupts_deferred():
-                    found += client.get_outputs(0.0)
-                expects_one = False
-            except KeyboardInterrupt:
-                interrupts += 1
-                os.write(writing, b"!")
+        with collector_waits():
+            while not found or found[-1].finish_reason is None:
+                try:
+                    expects_one = True
+                    while to_send:
+                        client.add_request("a", [1, 2, 3, 4], to_send.pop())
+                    client.wait_for_outputs(HANG_SECONDS)
+                    with interrupts_deferred():
+                        found += client.get_outputs(0.0)
+                    expects_one = False
+                except KeyboardInterrupt:
+                    interrupts += 1
+                    os.write(writing, b"!")
     finally:
         signal.signal(signal.SIGINT, before)
         client.shutdown()
