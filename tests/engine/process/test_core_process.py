@@ -206,6 +206,21 @@ def test_an_error_in_a_step_comes_with_its_traceback(method: WorkerMethod) -> No
         client.shutdown()
 
 
+def test_an_error_in_a_step_comes_whole_to_who_asks_for_more_first() -> None:
+    client = start(FORK, Script(at_step="error", step_number=2))
+    try:
+        client.add_request("a", [1, 2], ENDLESS)
+        assert client._handle._core.wait_for_end(HANG_SECONDS)
+        client.add_request("b", [1], ENDLESS)
+        client.abort(["b"])
+        found: list[CoreOutput] = []
+        with pytest.raises(RemoteError, match="ZeroDivisionError: nothing is left to divide by"):
+            take_for_ever(client, found)
+        assert tokens_of(found) == [1]
+    finally:
+        client.shutdown()
+
+
 @EACH_METHOD
 def test_an_error_at_the_start_is_raised_as_what_it_is(method: WorkerMethod) -> None:
     with pytest.raises(ConfigError, match="num_blocks=1 must be") as caught:
