@@ -10,13 +10,16 @@ takes the others with it: they wait for it in the middle of a step.
 
 from __future__ import annotations
 
+import array
 import contextlib
+import fcntl
 import os
 import signal
+import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 from sample_engine.config import EngineConfig, WorkerMethod
@@ -93,6 +96,7 @@ class CoreHandle:
     def send(self, message: ToCore, *, quiet: bool = False) -> None:
         """Say something. Raises :class:`EngineDeadError` if nobody is there to read it.
 
+        Nothing is raised while something is left to be received: that tells why, and comes first.
         ``quiet``: nothing is raised, and it is left to the next call to tell of a death.
         """
         try:
@@ -211,7 +215,8 @@ class CoreHandle:
         except BlockingIOError:
             raise self._stuck(self._core, "does not take what it is told") from None
         except OSError:
-            raise self._dead() from None
+            if not any(_is_unread(rank.connection) for rank in self._ranks):
+                raise self._dead(self._ranks) from None
 
     def _receive(
         self,
@@ -231,8 +236,11 @@ class CoreHandle:
             self._look_for_stopped()
             return 0
         found = sum(self._read(rank, take) for rank in ranks)
-        if not found:  # nothing to read, and still something was ready: the process has ended
-            raise self._dead()
+        if not found:  # nothing to read, and still something was ready: a process has ended
+            _wait_for_a_cause(self._ranks, _REAP_SECONDS)
+            found = sum(self._read(rank, take) for rank in ranks)  # said meanwhile, by others
+        if not found:
+            raise self._dead(self._ranks)
         return found
 
     def _read(self, rank: RankProcess, take: Callable[[ToFrontEnd], object]) -> int:
@@ -259,10 +267,14 @@ class CoreHandle:
         return found
 
     def _cause_of(self, failed: Failed, take: Callable[[ToFrontEnd], object]) -> Failed:
-        """Wait for a rank that says more, or has died without a word."""
+        """Wait for a rank that says more, or has died without a word.
+
+        One that has ended with exit code 0 misses rank 0, unless no other is left.
+        """
         said = {failed.rank: failed}
         deadline = time.monotonic() + _CAUSE_SECONDS
         while len(said) < len(self._ranks) and time.monotonic() < deadline:
+            silent: list[RankProcess] = []
             for number, rank in enumerate(self._ranks):
                 was_dead = rank.wait_for_end(0)  # before the pipe is read to its end
                 failures: list[Failed] = []
@@ -272,7 +284,10 @@ class CoreHandle:
                     if other.error_type != RankLostError.__name__:
                         return other
                 if was_dead and not count and number not in said:
-                    raise self._dead()
+                    silent.append(rank)
+            are_all = len(silent) + len(said) == len(self._ranks)
+            if any(rank.exit_code() != 0 or are_all for rank in silent):
+                raise self._dead(silent)
             time.sleep(0.01)
         self._end_now(words_on_stuck(self._ranks, said))
         raise _Over
@@ -315,13 +330,13 @@ class CoreHandle:
             )
         return _Over()
 
-    def _dead(self) -> _Over:
-        """Reap the process and note what became of it."""
+    def _dead(self, ranks: Sequence[RankProcess]) -> _Over:
+        """Reap the processes and note what became of these."""
         if self._death is None:
-            _wait_for_a_cause(self._ranks, _REAP_SECONDS)
+            _wait_for_a_cause(ranks, _REAP_SECONDS)
             # Shut down by the handler of a signal in the middle of a message, its answer is lost.
             asked = self._to_end and all(rank.exit_code() == 0 for rank in self._ranks)
-            self._end_now(self._shut_down if asked else words_on_dead(self._ranks))
+            self._end_now(self._shut_down if asked else words_on_dead(ranks))
         return _Over()
 
     def _end_now(self, why: str) -> None:
@@ -361,6 +376,13 @@ def _wait(objects: Sequence[Any], timeout: float | None) -> list[Any]:
         ready = wait(objects, min(left, _HEAR_SECONDS))
         if ready or (deadline is not None and left <= _HEAR_SECONDS):
             return ready
+
+
+def _is_unread(connection: Connection) -> bool:
+    """Whether something has come that nobody has read. The end of a pipe is nothing."""
+    count = array.array("i", [0])
+    fcntl.ioctl(connection.fileno(), termios.FIONREAD, count)
+    return count[0] > 0
 
 
 def _sorter(

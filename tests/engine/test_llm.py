@@ -32,6 +32,7 @@ from tests.engine.support.process import (
     wait_until_gone,
 )
 from tests.engine.support.programs import run_python
+from tests.support.collector import collector_waits
 
 ENDLESS = SamplingParams(max_tokens=10**9)
 
@@ -344,7 +345,7 @@ def test_ctrl_c_ends_a_batch_and_not_the_engine(
     # The core sends the signal, when it has completed the first prompt and works on the second.
     script = Script(at_step="interrupt", step_number=5)
     with LLM(worker_method=method, device="cpu", core_factory=script) as llm:
-        with pytest.raises(KeyboardInterrupt):
+        with collector_waits(), pytest.raises(KeyboardInterrupt):
             llm.generate(["abc", "x"], [SamplingParams(max_tokens=4), ENDLESS])
         # The first one had finished; whether that was read before the signal came is open.
         assert llm.metrics()["aborted"] in (["1"], ["0", "1"])

@@ -16,7 +16,7 @@ from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import EngineDeadError, RemoteError
 from sample_engine.process import core_handle
 from sample_engine.process.client import ProcessClient
-from sample_engine.process.messages import Failed, Outputs, ToFrontEnd, encode
+from sample_engine.process.messages import Abort, Failed, Outputs, ToFrontEnd, encode
 from sample_engine.process.start_ranks import STEP_SECONDS_ENV
 from tests.engine.support.process import (
     HANG_SECONDS,
@@ -57,6 +57,7 @@ class StandIn:
         self.connection, self.far_end = Pipe()
         self.watched: list[int] = []
         self.is_dead = False
+        self.code = -int(signal.SIGKILL)
 
     def wait_for_end(self, seconds: float) -> bool:
         """Whether it is dead."""
@@ -64,7 +65,7 @@ class StandIn:
 
     def exit_code(self) -> int:
         """How it ended."""
-        return -signal.SIGKILL
+        return self.code
 
     def last_words(self) -> str:
         """Its stderr."""
@@ -78,10 +79,39 @@ class StandIn:
         """It dies of any."""
         self.is_dead = True
 
+    def end(self, code: int, last: ToFrontEnd | None = None) -> None:
+        """Say something if there is anything to say, and end."""
+        if last is not None:
+            self.far_end.send_bytes(encode(last))
+        self.far_end.close()
+        self.is_dead, self.code = True, code
+
     def close(self) -> None:
         """Give the descriptors back."""
         self.connection.close()
         self.far_end.close()
+
+
+class SlowToEnd(StandIn):
+    """A rank that was killed: its pipe is closed, and its death is known a few looks later."""
+
+    looks = 3
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether it is dead by now."""
+        self.looks -= 1
+        self.is_dead = self.looks < 0
+        return self.is_dead
+
+
+class EndsMeanwhile(StandIn):
+    """A rank that misses another one when the front end knows already that something is wrong."""
+
+    def wait_for_end(self, seconds: float) -> bool:
+        """Whether it is dead: from the first look on."""
+        if not self.is_dead:
+            self.end(1, failed(0, "RankLostError"))
+        return True
 
 
 @pytest.fixture
@@ -90,6 +120,11 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
     ranks = [StandIn(0), StandIn(1)]
     monkeypatch.setattr(core_handle, "start_ranks", lambda *_: ranks)
     return ranks
+
+
+def unexpected(message: ToFrontEnd) -> NoReturn:
+    """Nothing else is said."""
+    raise AssertionError(message)
 
 
 def failed(rank: int, error_type: str) -> Failed:
@@ -127,6 +162,53 @@ def test_all_that_ranks_have_said_is_taken_before_a_death_is_told(
     assert taken == [failed(1, "ZeroDivisionError")]
     with pytest.raises(EngineDeadError, match="Rank 0 was killed by SIGKILL"):
         handle.receive(HANG_SECONDS, taken.append)
+
+
+def test_what_was_said_is_taken_before_a_death_is_told_to_who_wants_to_say_something(
+    stand_ins: list[StandIn],
+) -> None:
+    handle = core_handle.CoreHandle(FORK, EngineConfig(), Script())
+    last = [Outputs([CoreOutput("a", (1,))]), failed(0, "ZeroDivisionError")]
+    stand_ins[0].far_end.send_bytes(encode(last[0]))
+    stand_ins[0].end(1, last[1])
+    for quiet in (False, True):
+        handle.send(Abort(["a"]), quiet=quiet)
+    taken: list[ToFrontEnd] = []
+    assert handle.receive(HANG_SECONDS, taken.append) == 2
+    assert taken == last
+    with pytest.raises(EngineDeadError, match="Rank 0 ended by itself with exit code 1"):
+        handle.send(Abort(["a"]))
+
+
+@pytest.mark.parametrize("first", [StandIn, EndsMeanwhile])
+def test_the_rank_that_was_killed_is_named_though_its_death_is_known_last(
+    first: type[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = [first(0), StandIn(1), SlowToEnd(2)]
+    monkeypatch.setattr(core_handle, "start_ranks", lambda *_: ranks)
+    handle = core_handle.CoreHandle(FORK, EngineConfig(), Script())
+    ranks[2].far_end.close()
+    if first is StandIn:
+        ranks[0].end(1, failed(0, "RankLostError"))
+    ranks[1].end(0)
+    causes: list[Failed] = []
+
+    def take(message: ToFrontEnd) -> None:
+        assert isinstance(message, Failed)
+        causes.append(handle.cause_of(message, unexpected))
+
+    with pytest.raises(EngineDeadError, match=r"^Rank 2 was killed by SIGKILL[^\n]*$"):
+        handle.receive(HANG_SECONDS, take)
+    assert causes == []
+
+
+def test_a_rank_that_ends_with_0_is_named_where_no_other_one_is_missed(
+    stand_ins: list[StandIn],
+) -> None:
+    handle = core_handle.CoreHandle(FORK, EngineConfig(), Script())
+    stand_ins[1].end(0)
+    with pytest.raises(EngineDeadError, match=r"^Rank 1 ended by itself with exit code 0\.$"):
+        handle.cause_of(failed(0, "RankLostError"), unexpected)
 
 
 @pytest.mark.parametrize("timeout", [None, HANG_SECONDS])

@@ -49,6 +49,7 @@ from tests.engine.support.process import (
     wait_until,
     wait_until_gone,
 )
+from tests.support.collector import collector_waits
 
 EACH_METHOD = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.value)
 FORK = WorkerMethod.FORK
@@ -201,6 +202,21 @@ def test_an_error_in_a_step_comes_with_its_traceback(method: WorkerMethod) -> No
         assert "in _error" in text
         with pytest.raises(EngineDeadError, match="ended after an error: ZeroDivisionError"):
             client.get_outputs(None)
+    finally:
+        client.shutdown()
+
+
+def test_an_error_in_a_step_comes_whole_to_who_asks_for_more_first() -> None:
+    client = start(FORK, Script(at_step="error", step_number=2))
+    try:
+        client.add_request("a", [1, 2], ENDLESS)
+        assert client._handle._core.wait_for_end(HANG_SECONDS)
+        client.add_request("b", [1], ENDLESS)
+        client.abort(["b"])
+        found: list[CoreOutput] = []
+        with pytest.raises(RemoteError, match="ZeroDivisionError: nothing is left to divide by"):
+            take_for_ever(client, found)
+        assert tokens_of(found) == [1]
     finally:
         client.shutdown()
 
@@ -481,18 +497,19 @@ def test_ctrl_c_while_it_waits_loses_nothing(ranks: int, monkeypatch: pytest.Mon
     interrupts = 0
     to_send = [SamplingParams(max_tokens=40)]
     try:
-        while not found or found[-1].finish_reason is None:
-            try:
-                expects_one = True
-                while to_send:
-                    client.add_request("a", [1, 2, 3, 4], to_send.pop())
-                client.wait_for_outputs(HANG_SECONDS)
-                with interrupts_deferred():
-                    found += client.get_outputs(0.0)
-                expects_one = False
-            except KeyboardInterrupt:
-                interrupts += 1
-                os.write(writing, b"!")
+        with collector_waits():
+            while not found or found[-1].finish_reason is None:
+                try:
+                    expects_one = True
+                    while to_send:
+                        client.add_request("a", [1, 2, 3, 4], to_send.pop())
+                    client.wait_for_outputs(HANG_SECONDS)
+                    with interrupts_deferred():
+                        found += client.get_outputs(0.0)
+                    expects_one = False
+                except KeyboardInterrupt:
+                    interrupts += 1
+                    os.write(writing, b"!")
     finally:
         signal.signal(signal.SIGINT, before)
         client.shutdown()

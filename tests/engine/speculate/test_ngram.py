@@ -16,6 +16,7 @@ from sample_engine.speculate.kernels import reference as oracle
 from sample_engine.speculate.ngram import NgramSpeculator, look_up_ngrams
 from tests.engine.support.ngram import state_of
 from tests.engine.support.ngram_texts import batches, brute_force, padded, unpadded
+from tests.support.collector import collector_waits
 
 
 def by_numpy(texts: list[list[int]], *rule: int) -> list[list[int]]:
@@ -89,11 +90,12 @@ def test_a_step_goes_over_the_texts_in_numpy_and_in_no_loop_of_its_own(alphabet:
             return note
 
         before = sys.gettrace()
-        sys.settrace(note)
-        try:
-            look_up_ngrams(texts, lengths, 5, 5, 2)
-        finally:
-            sys.settrace(before)
+        with collector_waits():
+            sys.settrace(note)
+            try:
+                look_up_ngrams(texts, lengths, 5, 5, 2)
+            finally:
+                sys.settrace(before)
         return count
 
     assert 0 < events(32, 1024) == events(2, 64)
