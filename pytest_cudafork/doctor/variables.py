@@ -139,13 +139,14 @@ def _interpret(text: str, machine: Machine) -> Iterator[Finding]:
 
 
 def _no_caching(text: str, machine: Machine) -> Iterator[Finding]:
-    if text not in ("", "0"):
-        yield warning(
-            environment.NO_CACHING,
-            f"is {text!r}: torch asks the driver for each tensor's memory",
-            "graphs have no pool of their own, so that captures fail or replays read freed memory",
-            f"unset it where graphs are captured; {_ELSEWHERE}",
-        )
+    """Warn of any value: torch looks only whether it is set (``forceUncachedAllocator``)."""
+    by = "" if text not in ("", "0") else ", by that as by any value"
+    yield warning(
+        environment.NO_CACHING,
+        f"is {text!r}: torch asks the driver for each tensor's memory{by}",
+        "graphs have no pool of their own, so that captures fail or replays read freed memory",
+        f"unset it where graphs are captured; {_ELSEWHERE}",
+    )
 
 
 def _blocking(text: str, machine: Machine) -> Iterator[Finding]:
