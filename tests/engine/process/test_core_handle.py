@@ -168,7 +168,10 @@ def test_what_was_said_is_taken_before_a_death_is_told_to_who_wants_to_say_somet
     stand_ins: list[StandIn],
 ) -> None:
     handle = core_handle.CoreHandle(FORK, EngineConfig(), Script())
-    last = [Outputs([CoreOutput("a", (1,))]), failed(0, "ZeroDivisionError")]
+    last: list[ToFrontEnd] = [
+        Outputs([CoreOutput("a", (1,))]),
+        failed(0, "ZeroDivisionError"),
+    ]
     stand_ins[0].far_end.send_bytes(encode(last[0]))
     stand_ins[0].end(1, last[1])
     for quiet in (False, True):

@@ -27,6 +27,20 @@ ENDLESS = {
     "m2": "",
 }
 
+CONFTEST = """
+import os
+from pytest_cudafork.imports.audit.auditor import Auditor
+
+def record(self, module, record=Auditor.record):
+    # For a long time: between two tests no signal is the audit's business. What the fork server
+    # tries comes before all imports.
+    if module == "endless.m1" or os.path.exists("endless/a.py"):
+        open("waits", "a").close()
+    return record(self, module)
+
+Auditor.record = record
+"""
+
 
 @pytest.fixture(params=["alone", "tried in the fork server"])
 def endless(pytester: pytest.Pytester, request: pytest.FixtureRequest) -> list[str]:
@@ -37,9 +51,12 @@ def endless(pytester: pytest.Pytester, request: pytest.FixtureRequest) -> list[s
 
 
 def _interrupt(
-    pytester: pytest.Pytester, command: list[str], signum: int
+    pytester: pytest.Pytester, command: list[str], signum: int, *, until: tuple[str, ...]
 ) -> tuple[int, str, list[str]]:
-    """Start a program, signal it while a module is imported; status, output, files left."""
+    """Start a program, signal it while a module is imported; status, output, files left.
+
+    ``until``: the files by which it says that it has come so far.
+    """
     mark = uuid.uuid4().hex
     temporary = pytester.path / "temporary"
     temporary.mkdir()
@@ -59,7 +76,8 @@ def _interrupt(
         env=env,
     )
     deadline = time.monotonic() + 240
-    while not (pytester.path / "started").exists() and time.monotonic() < deadline:
+    awaited = [pytester.path / name for name in until]
+    while not all(path.exists() for path in awaited) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signum)
@@ -83,10 +101,13 @@ def _interrupt(
 def test_an_interrupted_session_leaves_nothing_behind(
     pytester: pytest.Pytester, endless: list[str], signum: int, extra: tuple[str, ...]
 ) -> None:
+    conftest = CONFTEST
     if extra:  # a worker may take its time to end what it has started
         patch = "xdist.workermanage.NodeManager.EXIT_TIMEOUT = 120"
-        pytester.makeconftest(f"import xdist.workermanage\n{patch}\n")
-    status, out, left = _interrupt(pytester, ["pytest", *endless, *extra], signum)
+        conftest += f"import xdist.workermanage\n{patch}\n"
+    pytester.makeconftest(conftest)
+    command = ["pytest", *endless, *extra]
+    status, out, left = _interrupt(pytester, command, signum, until=("started", "waits"))
     assert status == (2 if signum == signal.SIGINT else 143), out
     assert left == []
     assert "INTERNALERROR" not in out
@@ -98,7 +119,8 @@ def test_an_interrupted_session_leaves_nothing_behind(
 def test_an_interrupted_command_leaves_nothing_behind(
     pytester: pytest.Pytester, endless: list[str], signum: int
 ) -> None:
-    status, out, left = _interrupt(pytester, ["pytest_cudafork", "imports", "endless"], signum)
+    command = ["pytest_cudafork", "imports", "endless"]
+    status, out, left = _interrupt(pytester, command, signum, until=("started",))
     assert status == 128 + signum, out
     assert left == []
     assert "Traceback" not in out
@@ -107,5 +129,5 @@ def test_an_interrupted_command_leaves_nothing_behind(
 def test_a_session_that_is_killed_takes_its_imports_with_it(
     pytester: pytest.Pytester, endless: list[str]
 ) -> None:
-    status, _, _ = _interrupt(pytester, ["pytest", *endless], signal.SIGKILL)
+    status, _, _ = _interrupt(pytester, ["pytest", *endless], signal.SIGKILL, until=("started",))
     assert status == -signal.SIGKILL
