@@ -217,7 +217,14 @@ def _add_special_tokens(tokenizer: Any, folder: Path, vocab_size: int) -> None:
     wanted = {content_of(token): token for token in (*listed, *named_tokens(folder).values())}
     wanted = {text: token for text, token in wanted.items() if not _is_special(added.get(text))}
     for text, given in wanted.items():
-        if tokenizer.token_to_id(text) is None:
+        try:
+            is_known = tokenizer.token_to_id(text) is not None
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"{str(folder)!r} names {text!r} as a special token, which has no UTF-8: correct "
+                "its tokenizer_config.json, or special_tokens_map.json."
+            ) from None
+        if not is_known:
             numbers = tokenizer.get_vocab(with_added_tokens=True).values()
             if max(numbers, default=-1) + 1 >= vocab_size:
                 continue

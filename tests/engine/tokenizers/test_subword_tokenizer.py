@@ -263,6 +263,15 @@ def test_a_special_token_for_which_the_model_has_no_number_is_text(tmp_path: Pat
     assert larger.decode(larger.encode(f"<|more|>{END}")) == END
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config", "special_tokens_map"])
+def test_a_special_token_that_is_no_text_is_refused(name: str, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    text = json.dumps({"pad_token": "\ud800", "unk_token": 5, "additional_special_tokens": 7})
+    (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"names '\\ud800' as a special token, which has no UTF"):
+        SubwordTokenizer(tmp_path / "tokenizer.json", 400)
+
+
 @pytest.mark.parametrize(
     ("added", "words"),
     [
