@@ -59,6 +59,10 @@ class SubwordTokenizer:
                 f"the number {vocabulary.get(last)}, and the model knows {vocab_size} tokens "
                 "(vocab_size). Fetch both from the same place."
             )
+        try:  # the library does not look at all of a file before it is used
+            self.encode("a")
+        except PromptError as error:
+            raise ConfigError(f"{str(path)!r} cannot be used: {error}") from None
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, each in added.items() if each.special)
 
@@ -70,7 +74,8 @@ class SubwordTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of a text; ``special``: with those that begin every text.
 
-        Raises :class:`PromptError` for a lone surrogate, which no UTF-8 has.
+        Raises :class:`PromptError` for a lone surrogate, which no UTF-8 has, and where the library
+        fails.
         """
         try:
             # Other threads run meanwhile, which encode() of one text does not let them.
@@ -80,6 +85,10 @@ class SubwordTokenizer:
                 f"The text cannot be encoded: {error}. Remove what is no character with "
                 "text.encode('utf-8', 'replace').decode()."
             ) from None
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            raise PromptError(f"The library that encodes texts fails: {error}.") from None
         return list(found.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -167,6 +176,11 @@ class SubwordDecoder:
 
     def _text(self) -> str:
         return self._tokenizer.decode(self._before + self._held)
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust has failed in itself; that is no :class:`Exception`."""
+    return type(error).__name__ == "PanicException"
 
 
 def _add_tokens(tokenizer: Any, path: Path) -> None:

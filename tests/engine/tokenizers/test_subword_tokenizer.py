@@ -305,6 +305,16 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         SubwordTokenizer(path, 300)
 
 
+def test_a_file_that_the_library_fails_with_later_is_refused(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values["post_processor"]["special_tokens"] = {}  # of which it has one to begin texts with
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"tokenizer\.json' cannot be used: .*no entry found"):
+        SubwordTokenizer(path, 300)
+
+
 def test_other_threads_run_while_a_long_text_is_encoded(tokenizer: SubwordTokenizer) -> None:
     ends: list[float] = []
     looked = threading.Event()  # the clock of a thread is there as long as the thread
