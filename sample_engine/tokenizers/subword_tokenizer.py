@@ -42,7 +42,8 @@ class SubwordTokenizer:
             ) from None
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing more exact
+        except BaseException as error:
+            _raise_unless_of_library(error)
             raise ConfigError(f"{str(path)!r} cannot be read as a tokenizer: {error}.") from error
         _add_tokens(self._tokenizer, path.with_name("tokenizer_config.json"))
         _add_special_tokens(self._tokenizer, path.parent, vocab_size)
@@ -60,9 +61,10 @@ class SubwordTokenizer:
                 "(vocab_size). Fetch both from the same place."
             )
         try:  # the library does not look at all of a file before it is used
-            self.encode("a")
-        except PromptError as error:
-            raise ConfigError(f"{str(path)!r} cannot be used: {error}") from None
+            self.decode(self.encode("a"))
+        except BaseException as error:
+            _raise_unless_of_library(error)
+            raise ConfigError(f"{str(path)!r} cannot be used: {error}") from error
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, each in added.items() if each.special)
 
@@ -86,9 +88,8 @@ class SubwordTokenizer:
                 "text.encode('utf-8', 'replace').decode()."
             ) from None
         except BaseException as error:
-            if not _is_panic(error):
-                raise
-            raise PromptError(f"The library that encodes texts fails: {error}.") from None
+            _raise_unless_of_library(error)
+            raise PromptError(f"The library that encodes texts fails: {error}.") from error
         return list(found.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -178,9 +179,14 @@ class SubwordDecoder:
         return self._tokenizer.decode(self._before + self._held)
 
 
-def _is_panic(error: BaseException) -> bool:
-    """Whether a library in Rust has failed in itself; that is no :class:`Exception`."""
-    return type(error).__name__ == "PanicException"
+def _raise_unless_of_library(error: BaseException) -> None:
+    """Raise what the library cannot have raised, as Ctrl-C.
+
+    It raises nothing more exact than :class:`Exception`, and where it fails in itself what is none:
+    a panic of Rust.
+    """
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
 
 
 def _add_tokens(tokenizer: Any, path: Path) -> None:

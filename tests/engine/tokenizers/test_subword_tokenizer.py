@@ -305,13 +305,26 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         SubwordTokenizer(path, 300)
 
 
-def test_a_file_that_the_library_fails_with_later_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        # A token to begin texts with that is not there, a panic of the library's.
+        ({"post_processor": {"special_tokens": {}}}, "cannot be used: .*no entry found"),
+        ({"model": {"unk_token": "?", "vocab": {"b": 0}, "merges": []}}, "cannot be used: .*Unk t"),
+        ({"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 9}}, "cannot be used: "),
+        ({"model": {"continuing_subword_prefix": "xyz"}}, "cannot be read as a tokenizer: "),
+    ],
+)
+def test_a_file_that_the_library_fails_with_is_refused(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     save_tokenizer(tmp_path)
     path = tmp_path / "tokenizer.json"
     values = json.loads(path.read_text(encoding="utf-8"))
-    values["post_processor"]["special_tokens"] = {}  # of which it has one to begin texts with
+    for name, each in change.items():
+        values[name] = {**values[name], **each}
     path.write_text(json.dumps(values), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"tokenizer\.json' cannot be used: .*no entry found"):
+    with pytest.raises(ConfigError, match=rf"tokenizer\.json' {words}"):
         SubwordTokenizer(path, 300)
 
 
