@@ -133,6 +133,9 @@ class Streams:
             bring(error)
         except Exception as error:
             bring(error)
+        except BaseException as error:  # a panic of a library in Rust is one; it is no end
+            bring(RuntimeError(f"{type(error).__name__}: {error}"))
+            raise
         finally:
             bring(None)
 

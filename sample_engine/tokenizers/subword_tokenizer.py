@@ -42,7 +42,8 @@ class SubwordTokenizer:
             ) from None
         try:
             self._tokenizer: Any = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing more exact
+        except BaseException as error:
+            _raise_unless_of_library(error)
             raise ConfigError(f"{str(path)!r} cannot be read as a tokenizer: {error}.") from error
         _add_tokens(self._tokenizer, path.with_name("tokenizer_config.json"))
         _add_special_tokens(self._tokenizer, path.parent, vocab_size)
@@ -59,6 +60,11 @@ class SubwordTokenizer:
                 f"the number {vocabulary.get(last)}, and the model knows {vocab_size} tokens "
                 "(vocab_size). Fetch both from the same place."
             )
+        try:  # the library does not look at all of a file before it is used
+            self.decode(self.encode("a"))
+        except BaseException as error:
+            _raise_unless_of_library(error)
+            raise ConfigError(f"{str(path)!r} cannot be used: {error}") from error
         added = self._tokenizer.get_added_tokens_decoder()
         self._special = frozenset(token for token, each in added.items() if each.special)
 
@@ -70,7 +76,8 @@ class SubwordTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of a text; ``special``: with those that begin every text.
 
-        Raises :class:`PromptError` for a lone surrogate, which no UTF-8 has.
+        Raises :class:`PromptError` for a lone surrogate, which no UTF-8 has, and where the library
+        fails.
         """
         try:
             # Other threads run meanwhile, which encode() of one text does not let them.
@@ -80,6 +87,9 @@ class SubwordTokenizer:
                 f"The text cannot be encoded: {error}. Remove what is no character with "
                 "text.encode('utf-8', 'replace').decode()."
             ) from None
+        except BaseException as error:
+            _raise_unless_of_library(error)
+            raise PromptError(f"The library that encodes texts fails: {error}.") from error
         return list(found.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -169,6 +179,16 @@ class SubwordDecoder:
         return self._tokenizer.decode(self._before + self._held)
 
 
+def _raise_unless_of_library(error: BaseException) -> None:
+    """Raise what the library cannot have raised, as Ctrl-C.
+
+    It raises nothing more exact than :class:`Exception`, and where it fails in itself what is none:
+    a panic of Rust.
+    """
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+
+
 def _add_tokens(tokenizer: Any, path: Path) -> None:
     """Add the tokens that a model has beside its tokenizer's, as ``transformers`` does it.
 
@@ -217,7 +237,14 @@ def _add_special_tokens(tokenizer: Any, folder: Path, vocab_size: int) -> None:
     wanted = {content_of(token): token for token in (*listed, *named_tokens(folder).values())}
     wanted = {text: token for text, token in wanted.items() if not _is_special(added.get(text))}
     for text, given in wanted.items():
-        if tokenizer.token_to_id(text) is None:
+        try:
+            is_known = tokenizer.token_to_id(text) is not None
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"{str(folder)!r} names {text!r} as a special token, which has no UTF-8: correct "
+                "its tokenizer_config.json, or special_tokens_map.json."
+            ) from None
+        if not is_known:
             numbers = tokenizer.get_vocab(with_added_tokens=True).values()
             if max(numbers, default=-1) + 1 >= vocab_size:
                 continue

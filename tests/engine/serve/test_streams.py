@@ -45,6 +45,21 @@ def test_a_refused_prompt_ends_the_others(streams: Streams) -> None:
     assert asyncio.run(read(streams, ["ab"], FOUR)), "the engine goes on"
 
 
+def test_what_is_no_exception_does_not_look_like_the_end_of_a_text(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PanicException(BaseException):
+        pass
+
+    def panic(*arguments: object) -> None:
+        raise PanicException("no entry found")
+
+    monkeypatch.setattr(streams.llm, "generate_stream", panic)
+    with pytest.raises(RuntimeError, match="PanicException: no entry found"):
+        asyncio.run(read(streams, ["ab"], FOUR))
+    assert streams.count == 0
+
+
 def test_more_than_may_wait_are_refused(streams: Streams) -> None:
     async def both() -> None:
         async with contextlib.aclosing(streams.read(["a", "b"], ENDLESS)) as busy:

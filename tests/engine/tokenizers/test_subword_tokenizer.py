@@ -263,6 +263,15 @@ def test_a_special_token_for_which_the_model_has_no_number_is_text(tmp_path: Pat
     assert larger.decode(larger.encode(f"<|more|>{END}")) == END
 
 
+@pytest.mark.parametrize("name", ["tokenizer_config", "special_tokens_map"])
+def test_a_special_token_that_is_no_text_is_refused(name: str, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    text = json.dumps({"pad_token": "\ud800", "unk_token": 5, "additional_special_tokens": 7})
+    (tmp_path / f"{name}.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"names '\\ud800' as a special token, which has no UTF"):
+        SubwordTokenizer(tmp_path / "tokenizer.json", 400)
+
+
 @pytest.mark.parametrize(
     ("added", "words"),
     [
@@ -293,6 +302,29 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"tokenizer\.json' cannot be read as a tokenizer"):
+        SubwordTokenizer(path, 300)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        # A token to begin texts with that is not there, a panic of the library's.
+        ({"post_processor": {"special_tokens": {}}}, "cannot be used: .*no entry found"),
+        ({"model": {"unk_token": "?", "vocab": {"b": 0}, "merges": []}}, "cannot be used: .*Unk t"),
+        ({"decoder": {"type": "Strip", "content": "a", "start": 0, "stop": 9}}, "cannot be used: "),
+        ({"model": {"continuing_subword_prefix": "xyz"}}, "cannot be read as a tokenizer: "),
+    ],
+)
+def test_a_file_that_the_library_fails_with_is_refused(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    save_tokenizer(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    for name, each in change.items():
+        values[name] = {**values[name], **each}
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"tokenizer\.json' {words}"):
         SubwordTokenizer(path, 300)
 
 
