@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +10,15 @@ import pytest
 from pytest_cudafork.compat.plugins.xdist import why_given_up
 
 
-def test_it_is_a_name_that_the_plugin_has(pytestconfig: pytest.Config) -> None:
+def test_it_is_a_name_that_the_plugin_has() -> None:
     dsession = pytest.importorskip("xdist.dsession")
-    controller = dsession.DSession(pytestconfig)
-    assert controller._summary_report is None
+    options = SimpleNamespace(debug=False, maxfail=0, maxworkerrestart="0", numprocesses=1)
+    config = SimpleNamespace(
+        option=options,
+        getvalue=lambda name: getattr(options, name),
+        pluginmanager=SimpleNamespace(getplugin=lambda name: None),
+    )
+    assert dsession.DSession(config)._summary_report is None
 
 
 def test_the_controller_says_why_no_more_tests_run() -> None:
