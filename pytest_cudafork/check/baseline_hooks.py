@@ -18,6 +18,7 @@ from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.hooks import CheckHooks
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.check.watch import Watch
+from pytest_cudafork.compat.plugins.xdist import why_given_up
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.settings.options import BASELINE_UPDATE
@@ -39,6 +40,8 @@ class BaselineHooks:
         self._passed = ""
         """The test whose body has passed last."""
         self._places: frozenset[str] | None = None
+        self._interrupted = ""
+        """What ended the session early."""
         self._session: pytest.Session | None = None
         """The session whose end was judged."""
         self._end: dict[str, object] = {}
@@ -99,6 +102,10 @@ class BaselineHooks:
         if self._passed == item.nodeid:
             self._note(item.nodeid)
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Take note of an early end; ``pytest.exit`` may give it any exit status."""
+        self._interrupted = excinfo.exconly().partition("\n")[0]
+
     # -- the end ---------------------------------------------------------------------------------
 
     @pytest.hookimpl(tryfirst=True)
@@ -153,7 +160,9 @@ class BaselineHooks:
             pytest.ExitCode.TESTS_FAILED,
             pytest.ExitCode.NO_TESTS_COLLECTED,
         )
-        return "" if exitstatus in ends else f"it ended with exit status {int(exitstatus)}"
+        if exitstatus not in ends:
+            return f"it ended with exit status {int(exitstatus)}"
+        return self._interrupted or why_given_up(self._config)
 
     def _why_partial(self, records: list[Record]) -> str:
         """Say why the session is not one of the whole suite; "" if nothing speaks against it."""

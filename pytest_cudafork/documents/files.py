@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from pytest_cudafork.documents.writing import descriptor_of
 from pytest_cudafork.observe.story.plain_text import plain
 
 
@@ -59,5 +60,7 @@ def write_files(files: Iterable[OutFile]) -> tuple[list[str], list[str]]:
 
 
 def is_written_once(file: OutFile) -> bool:
-    """Whether a file cannot be written again: it is appended to, or a pipe or a device."""
-    return file.once or (os.path.exists(file.path) and not os.path.isfile(file.path))
+    """Whether a file cannot be written again: it is appended to, a pipe, a device, or open here."""
+    if file.once or descriptor_of(file.path) is not None:
+        return True
+    return os.path.exists(file.path) and not os.path.isfile(file.path)

@@ -6,7 +6,7 @@ import html
 import os
 from collections.abc import Iterable, Sequence
 
-from pytest_cudafork.documents.problem import ERROR, NOTE, WARNING, Problem, is_in
+from pytest_cudafork.documents.problem import ERROR, NOTE, WARNING, Problem, is_in, path_in
 
 _COMMANDS = {ERROR: "error", WARNING: "warning", NOTE: "notice"}
 _MOST_STORIES = 50
@@ -33,7 +33,7 @@ def _annotation(problem: Problem, workspace: str) -> str:
     if problem.place is not None:
         file = problem.place.file
         if is_in(workspace, file):
-            file = os.path.relpath(file, workspace)
+            file = os.path.normpath(path_in(workspace, file) or file)
         properties += [f"file={_property(file)}", f"line={problem.place.line}"]
     properties.append(f"title={_property(f'CUDA and fork: {problem.rule}')}")
     text = problem.story or problem.message

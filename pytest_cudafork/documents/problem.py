@@ -5,6 +5,7 @@ SARIF and GitHub's annotations are made of these, whoever found them.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -105,8 +106,28 @@ def place_at(where: str) -> Place | None:
 
 def is_in(root: str, file: str) -> bool:
     """Whether a file is one of the project's own: below its folder, and not installed."""
-    own = root.rstrip(os.sep) + os.sep
-    return file.startswith(own) and _SITE.search(file[len(own) - 1 :]) is None
+    path = path_in(root, file)
+    return path is not None and _SITE.search(os.sep + path) is None
+
+
+def path_in(root: str, file: str) -> str | None:
+    """Return the path of a file relative to a folder above it; None: that is not above it.
+
+    The folder may be named by a link, and the file by where that leads, or the other way round.
+    """
+    for folder, name in ((root, file), (_real(root), _real(file))):
+        own = folder.rstrip(os.sep) + os.sep
+        if name.startswith(own):
+            return name[len(own) :]
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path) if os.path.isabs(path) else path
+    except ValueError:  # code may call its file anything, also what cannot be the name of one
+        return path
 
 
 def place_of_touch(root: str, touch: Touch) -> Place | None:

@@ -1,6 +1,6 @@
 """Writing for others: text and JSON to standard output, and files that somebody waits for.
 
-A file is written all at once, or as it is where it is a pipe or a device.
+A file is written all at once, or as it is where it is a pipe, a device or an open descriptor.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import IO, Any
 from pytest_cudafork.compat.unpatched import contextlib, io, os, stat
 
 _HALF = re.compile("[\ud800-\udfff]")
+_MOST_LINKS = 40
+"""As many as the kernel follows."""
 
 
 def json_text(document: Any, indent: int | None = 1) -> str:
@@ -55,7 +57,7 @@ def write_at_once(path: str, text: str) -> None:
 
     """
     # A pipe or a device is written as it is, by the name that was given: what /dev/stdout leads
-    # to has none of its own.
+    # to has none of its own, or is somebody's log.
     if _is_plain_or_new(path):
         with contextlib.suppress(NotReplaced):
             replace(path, text)
@@ -99,7 +101,7 @@ def replace(path: str | os.PathLike[str], text: str) -> None:
 def try_to_write(path: str) -> None:
     """Make a file, or empty it, to know now whether it can be written later.
 
-    A pipe is left alone: who reads it would take that for its end.
+    A pipe is left alone: who reads it would take that for its end. So is an open descriptor.
 
     Raises:
         OSError: It cannot be written.
@@ -110,11 +112,32 @@ def try_to_write(path: str) -> None:
 
 
 def _is_plain_or_new(path: str) -> bool:
+    if descriptor_of(path) is not None:
+        return False
     return os.path.isfile(path) or not os.path.exists(path)
+
+
+def descriptor_of(path: str | os.PathLike[str]) -> int | None:
+    """Return the descriptor of this process that a name such as /dev/stdout stands for, if any.
+
+    What is open there may be a file that others write to as well, such as a log.
+    """
+    own = os.path.realpath("/proc/self/fd")
+    name = os.path.abspath(path)
+    for _ in range(_MOST_LINKS):
+        folder, last = os.path.split(name)
+        if last.isdecimal() and os.path.realpath(folder) == own:
+            return int(last)
+        if not os.path.islink(name):
+            return None
+        name = os.path.join(folder, os.readlink(name))
+    return None
 
 
 def opened_anew(path: str | os.PathLike[str], errors: str = "strict") -> IO[str]:
     """Open a file to be written anew; a pipe that nobody reads is not waited for.
+
+    A descriptor of this process goes on where it is, behind what this process has written there.
 
     Args:
         path: Its name.
@@ -124,6 +147,12 @@ def opened_anew(path: str | os.PathLike[str], errors: str = "strict") -> IO[str]
         OSError: It cannot be opened.
 
     """
+    descriptor = descriptor_of(path)
+    if descriptor is not None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):  # none, full, closed
+                stream.flush()
+        return io.open(os.dup(descriptor), "w", encoding="utf-8", errors=errors)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(path, flags, 0o666)

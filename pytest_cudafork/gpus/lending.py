@@ -186,7 +186,7 @@ def lock_path(config: pytest.Config) -> str:
     beside = gpu_folder(ledger)
     if beside is not None:  # goes with it, even if this session is killed
         return beside
-    session = hashlib.sha256(ledger.encode()).hexdigest()[:16]
+    session = hashlib.sha256(os.fsencode(ledger)).hexdigest()[:16]
     return f"{user_folder()}-phantom-{session}"
 
 

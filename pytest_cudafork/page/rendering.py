@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pytest_cudafork.documents.writing import json_text
 from pytest_cudafork.imports.graph import picture
@@ -81,7 +82,8 @@ def section_of(document: dict[str, Any], page: str) -> str:
         PageError: Jinja2 cannot be imported.
 
     """
-    return _rendered("section.html", _with_readable_text(document), page=page)
+    link = quote(os.fsencode(page))
+    return _rendered("section.html", _with_readable_text(document), page=link)
 
 
 def asset(name: str) -> str:

@@ -70,6 +70,8 @@ def _wrong(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _unseen(document: dict[str, Any]) -> Iterator[str]:
+    if document["good"] and not document["counts"]:
+        yield "no test ran"  # --collect-only is a success, too
     yield from document["not_observable"]
     yield from () if document["check"] is None else document["check"]["lost"]
     yield from _unseen_imports(document["imports"])

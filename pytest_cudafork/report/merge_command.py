@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 
 from pytest_cudafork.baseline.entries import CheckBaseline
 from pytest_cudafork.baseline.file import BaselineError, alone
+from pytest_cudafork.documents.writing import printable
+from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.report.baseline import accepted_words, gone_lines, seen_lines, unknown_words
 from pytest_cudafork.report.merge import Job, Merged, MergeError, merge, read_jobs, write_joined
 from pytest_cudafork.report.terminal import Counts
@@ -42,7 +44,7 @@ def main(args: Sequence[str]) -> int:
     except (MergeError, BaselineError, OSError) as error:
         parser.exit(USAGE, f"{parser.prog}: error: {error}\n")
     for line in _lines(jobs, merged, written, given):
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(printable(f"{plain(line)}\n"))
     bad = merged.errors or merged.result.unknown
     new = merged.result.new and (given.update != "all" or not written)
     return ERRORS if bad or new else CLEAN

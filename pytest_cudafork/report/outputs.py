@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import CudaForkSession
+from pytest_cudafork.compat.plugins.xdist import why_given_up
 from pytest_cudafork.documents.files import OutFile, is_written_once, write_files
 from pytest_cudafork.documents.problem import Problem
 from pytest_cudafork.observe.base.records import Record
@@ -78,6 +79,7 @@ class Outputs:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """Write, when all others are done that may still change the exit status."""
+        self._stopped = self._stopped or why_given_up(self._config)
         try:
             return (yield)
         except pytest.exit.Exception as error:
@@ -238,7 +240,8 @@ class Outputs:
         from pytest_cudafork.documents.sarif import write_sarif
 
         finished = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        whole = finished and not session.shouldstop and not session.shouldfail and not trouble
+        stopped = session.shouldstop or session.shouldfail or self._stopped
+        whole = finished and not stopped and not trouble
         root = str(self._config.rootpath)
         write_sarif(self._settings.sarif, problems, root, successful=whole, trouble=trouble)
 

@@ -14,6 +14,7 @@ from pytest_cudafork.observe.story.plain_text import plain
 
 _RANKS = ("passed", "skipped", "xfailed", "xpassed", "failed", "error")
 """Outcomes; of several that phases of a test have, the last of these counts."""
+_FAILURES = ("failed", "error")
 UNFINISHED = "unfinished"
 """The outcome of a test that began, and of which no end was told: the session was interrupted."""
 
@@ -41,12 +42,14 @@ class TestsSeen:
         self.audited.add(report)
         for data in getattr(report, CARRIED, ()):
             self.captures.append({"test": report.nodeid, **data})
-        if type(report) is not pytest.TestReport and report.outcome != "failed":
-            return  # a subtest, whose time is in its test's
+        is_subtest = type(report) is not pytest.TestReport
+        if is_subtest and report.outcome != "failed":
+            return
         outcome = outcome_of(report)
         seconds = round(float(report.duration), 6)
         test["phases"].append({"phase": report.when, "outcome": outcome, "seconds": seconds})
-        test["seconds"] = round(sum(each["seconds"] for each in test["phases"]), 6)
+        if not is_subtest:  # the time of a subtest is in its test's
+            test["seconds"] = round(test["seconds"] + seconds, 6)
         if outcome in _RANKS and _RANKS.index(outcome) > _RANKS.index(test["outcome"]):
             test["outcome"] = outcome
             test["message"] = message_of(report)
@@ -58,23 +61,29 @@ class TestsSeen:
             test["isolation"] = {"method": method, "why": why, "seconds": waited}
 
     def _test(self, report: pytest.TestReport) -> dict[str, Any]:
-        """Return the entry of a report's test, begun anew where it runs again."""
+        """Return the entry of a report's test, begun anew where it runs again.
+
+        A failure stays unless a plugin has called it by another name, as those do that run a test
+        again for it: with ``--dist=each`` and ``--keep-duplicates`` a test runs twice in its own
+        right.
+        """
         known = self._tests.get(report.nodeid)
         over = known is not None and any(p["phase"] == "teardown" for p in known["phases"])
         again = report.when == "setup" and known is not None and (over or known["phases"])
         if known is not None and not again:
             return known
         file, line, _ = report.location
+        kept = known if known is not None and known["outcome"] in _FAILURES else {}
         self._tests[report.nodeid] = {
             "test": report.nodeid,
             "file": file,
             "line": None if line is None else line + 1,
-            "outcome": "passed",
+            "outcome": kept.get("outcome", "passed"),
             "runs": 1 if known is None else known["runs"] + 1,
             "seconds": 0.0,
             "phases": [],
-            "message": "",
-            "where": None,
+            "message": kept.get("message", ""),
+            "where": kept.get("where"),
             "isolation": None,
         }
         return self._tests[report.nodeid]
@@ -107,7 +116,11 @@ class TestsSeen:
 
 
 def _is_unfinished(test: dict[str, Any]) -> bool:
-    return test["outcome"] == "passed" and all(p["phase"] == "setup" for p in test["phases"])
+    if test["outcome"] != "passed":
+        return False
+    last = {each["phase"]: each["outcome"] for each in test["phases"]}
+    to_run_again = any(outcome not in _RANKS for outcome in last.values())  # such as "rerun"
+    return to_run_again or set(last) == {"setup"}
 
 
 def outcome_of(report: pytest.TestReport) -> str:

@@ -69,6 +69,8 @@ class Trace:
         start, stop = getattr(report, "start", None), getattr(report, "stop", None)
         if type(report) is not pytest.TestReport or start is None or stop is None:
             return  # a subtest is within its test
+        if not stop:  # pytest-xdist tells of a crashed worker as it is seen, without a time
+            start = stop = time.time()
         about = getattr(report, CARRIED, {})
         pid = int(about.get("pid", self._pid))
         if "ppid" in about and pid != self._pid:

@@ -200,3 +200,31 @@ def test_an_interrupted_session_writes_what_it_has_also_of_files_without_a_reada
     place = problem["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "test_%FE.py"
     assert read_trace(pytester.path / "t.json")
+
+
+@pytest.mark.slow
+def test_a_session_whose_workers_died_before_all_tests_ran_says_so(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import os
+        import pytest
+
+        @pytest.mark.parametrize("n", range(4))
+        def test_dies(n):
+            if n == 1:
+                os._exit(9)
+        """
+    )
+    check(
+        pytester,
+        "fork",
+        *("-p", "xdist", "-n1", "--max-worker-restart=0"),
+        *("--cuda-fork-json=s.json", "--cuda-fork-sarif=s.sarif"),
+    )
+    made = read_document(pytester.path / "s.json", "session")
+    assert made["counts"] == {"passed": 1, "failed": 1}
+    assert made["stopped"] == "worker gw0 crashed and worker restarting disabled"
+    (run,) = json.loads((pytester.path / "s.sarif").read_text())["runs"]
+    assert run["invocations"][0]["executionSuccessful"] is False

@@ -49,11 +49,16 @@ class Made:
         entries = {GONE._replace(culprit=Culprit("lib.py", "f", p)): p for p in places}
         CheckBaseline(entries).write(self.path)
         self.observer = Observer(folder / "ledger")
+        self.plugins: dict[str, Any] = {}
         acceptance = Acceptance(self.observer)
         acceptance.begin(Terms(str(folder), dict(entries)))
         (folder / "lib.py").write_text(" ".join(places))  # so that nothing is missing
         self.config = SimpleNamespace(
-            rootpath=folder, args=["tests"], args_source=1, ArgsSource=SimpleNamespace(ARGS=1)
+            rootpath=folder,
+            args=["tests"],
+            args_source=1,
+            ArgsSource=SimpleNamespace(ARGS=1),
+            pluginmanager=SimpleNamespace(get_plugin=self.plugins.get),
         )
         settings = Settings(level=Level.FORK, baseline=str(self.path), baseline_update=how)
         session: Any = SimpleNamespace(settings=settings, joined=False, reports_home=False)
@@ -133,6 +138,25 @@ def test_a_session_that_was_stopped_writes_nothing_and_says_so(
     assert "the baseline was not changed: " in made.hooks.failure
     assert len(CheckBaseline.read(made.path, "").entries) == 1
     assert made.kinds("end")[0]["stopped"]
+
+
+def test_pytest_exit_is_an_early_end_whatever_status_it_gives(tmp_path: Path) -> None:
+    made = Made(tmp_path, "shrink")
+    with pytest.raises(pytest.exit.Exception) as caught:
+        pytest.exit("enough\nof it", returncode=0)
+    made.hooks.pytest_keyboard_interrupt(caught)
+    made.end(0)
+    assert made.hooks.failure.endswith("Exit: enough")
+    assert made.kinds("end")[0]["stopped"].endswith("Exit: enough")
+
+
+def test_a_session_whose_workers_all_died_has_not_come_to_its_end(tmp_path: Path) -> None:
+    made = Made(tmp_path, "shrink")
+    why = "worker gw0 crashed and worker restarting disabled"
+    made.plugins["dsession"] = SimpleNamespace(_summary_report=why)
+    made.end(1)
+    assert made.hooks.failure == f"the baseline was not changed: {why}"
+    assert made.kinds("end")[0]["stopped"] == why
 
 
 def test_what_another_session_has_added_meanwhile_stays(tmp_path: Path) -> None:

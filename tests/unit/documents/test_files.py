@@ -70,3 +70,13 @@ def test_a_pipe_is_written_once_and_after_the_others(files: Files) -> None:
     lost = files.file("lost", error=PermissionError(13, "Permission denied"))
     _, failures = write_files([pipe, lost])
     assert order == [f"pipe {tuple(failures)}"]
+
+
+def test_a_file_that_is_open_here_is_written_once_too(files: Files) -> None:
+    """As standard output that goes into a file: what is written again would be there twice."""
+    told: list[tuple[str, ...]] = []
+    with (files.folder / "log").open("w") as log:
+        out = OutFile("out", f"/dev/fd/{log.fileno()}", told.append)
+        lost = files.file("lost", error=PermissionError(13, "Permission denied"))
+        _, failures = write_files([out, lost])
+    assert told == [tuple(failures)]

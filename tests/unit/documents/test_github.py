@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +25,15 @@ def test_each_problem_is_a_command_at_its_line_the_worst_first() -> None:
         "::warning title=CUDA and fork%3A not-observable::not seen",
         "::notice file=a.py,line=2,title=CUDA and fork%3A touch-at-import::a note",
     ]
+
+
+def test_a_workspace_that_is_a_link_is_where_the_files_are(tmp_path: Path) -> None:
+    """As on runners whose working folder lies on another disk: Python names files by that."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "work").symlink_to("disk")
+    problems = [Problem("touch", ERROR, "m", place=Place(f"{tmp_path}/disk/t/a.py", 7))]
+    (line,) = annotation_lines(problems, f"{tmp_path}/work")
+    assert line.startswith("::error file=t/a.py,line=7,")
 
 
 @given(st.text(), st.text())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pytest_cudafork.documents.problem import (
     RULES,
     Place,
     is_in,
+    path_in,
     place_in,
     place_of_touch,
     steps_of_touch,
@@ -28,6 +31,20 @@ def test_a_file_is_the_projects_own_unless_it_is_installed() -> None:
     assert not is_in("/p", LIBRARY)
     # the checkout itself may lie in such a folder
     assert is_in("/x/site-packages/p", "/x/site-packages/p/a.py")
+
+
+def test_a_folder_that_is_named_by_a_link_is_the_one_to_which_it_leads(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    for root, file in ((link, real / "a.py"), (real, link / "a.py")):
+        assert is_in(str(root), str(file))
+        assert path_in(str(root), str(file)) == "a.py"
+        assert place_in(str(root), [Frame(str(file), 3, "f")]) == Place(str(file), 3)
+        assert not is_in(str(root), f"{file.parent}/lib/site-packages/a.py")
+    assert not is_in(str(link), str(tmp_path / "a.py"))
+    for odd in ("<string>", "a.py", "/a\0.py", "/\ud800.py"):
+        assert not is_in(str(link), odd)
 
 
 def test_the_line_of_the_project_that_is_nearest_is_named() -> None:

@@ -112,6 +112,24 @@ def test_what_leads_to_a_pipe_is_written_though_the_pipe_has_no_name(tmp_path: P
         os.close(write)
 
 
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "link"])
+def test_a_file_that_is_open_here_goes_on_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Such as a log, in which ``pytest --cuda-fork-json=/dev/stdout > log`` has written."""
+    path = tmp_path / "log"
+    monkeypatch.chdir(tmp_path)
+    with path.open("w") as log:
+        os.symlink(f"/dev/fd/{log.fileno()}", "link")
+        monkeypatch.setattr("sys.stdout", log)
+        log.write("before\n")  # and it is not flushed
+        name = name.format(log.fileno())
+        try_to_write(name)
+        write_at_once(name, "document\n")
+        log.write("after\n")
+    assert path.read_text() == "before\ndocument\nafter\n"
+
+
 def test_where_there_is_no_space_the_file_of_before_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,14 @@ def test_a_phantoms_locks_lie_beside_a_temporary_ledger() -> None:
     assert lock_path(config) == "/tmp/pytest-cudafork-x/gpus"
 
 
+def test_a_ledger_of_any_name_has_locks() -> None:
+    _, config = lender_on("sm_90x2")
+    watch: Any = config.stash[SESSION].watch
+    ledger = os.fsdecode(b"/tmp/\xff.jsonl")
+    watch.observer.settings = SimpleNamespace(**{**vars(watch.observer.settings), "ledger": ledger})
+    assert "phantom" in lock_path(config)
+
+
 def test_real_locks_are_the_users(tmp_path: Path) -> None:
     config: Any = Config("real")
     assert lock_path(config) == str(tmp_path / f"pytest-cudafork-gpus-{os.getuid()}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -193,6 +194,11 @@ def test_the_section_says_the_same_in_short_and_links_to_the_page() -> None:
     assert "href" not in section_of(sessions.full(), "")
     assert '<details class="pytest-cudafork" open>' in text
     assert "open" not in section_of(sessions.document(), "").partition(">")[0]
+
+
+def test_the_section_links_to_a_page_of_any_name() -> None:
+    text = section_of(sessions.full(), os.fsdecode(b"\xff#\xc3\xa9.html"))
+    assert 'href="%FF%23%C3%A9.html"' in text
 
 
 @pytest.mark.parametrize(

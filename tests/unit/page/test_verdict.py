@@ -64,6 +64,7 @@ def test_an_exit_status_is_told_in_words_where_it_is_known() -> None:
 
 
 UNSEEN: dict[str, tuple[dict[str, Any], str]] = {
+    "no tests": ({"tests": []}, "no test ran"),
     "not observable": ({"not_observable": ["nothing was watched"]}, "nothing was watched"),
     "lost": ({"check": sessions.check(lost=["a record"])}, "a record"),
     "module": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,21 @@ def test_a_baseline_is_spoken_of_where_there_is_one(
 def test_an_error_without_a_culprit_stays_one(tmp_path: Path) -> None:
     one = ledger(tmp_path / "one", BaselineResult(unknown=1))
     assert main([one, f"--baseline={tmp_path / 'known.toml'}", "--update"]) == 1
+
+
+def test_names_that_standard_output_cannot_hold_do_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted = BaselineResult((Seen(A, ["start"], 1),))
+    names = [os.fsdecode(b"\xff"), "\u00e9", "a\x1b[31m"]
+    jobs = [ledger(tmp_path / name, accepted) for name in names]
+    stdout = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr("sys.stdout", stdout)
+    assert main(jobs) == 0
+    stdout.seek(0)
+    told = stdout.read()
+    for shown in ("\\udcff", "?", "a\\x1b[31m"):
+        assert f"{tmp_path}/{shown}: exit status 1; touches: 1" in told
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,18 @@ def test_what_ended_the_session_is_in_its_document_and_in_the_summary_of_the_ste
     assert "no tests" not in told
 
 
+def test_a_session_that_ended_early_is_no_whole_run_whatever_its_status(tmp_path: Path) -> None:
+    files = Settings(json=str(tmp_path / "s.json"), sarif=str(tmp_path / "s.sarif"))
+    outputs = outputs_of(LedgerSession(tmp_path, json=files.json, sarif=files.sarif), checked=False)
+    with pytest.raises(pytest.exit.Exception) as caught:
+        pytest.exit("enough", returncode=0)
+    outputs.pytest_keyboard_interrupt(caught)
+    finish(outputs)
+    assert read_document(tmp_path / "s.json", "session")["stopped"].endswith("Exit: enough")
+    (run,) = json.loads((tmp_path / "s.sarif").read_text())["runs"]
+    assert run["invocations"][0]["executionSuccessful"] is False
+
+
 def test_without_a_summary_what_matters_is_told_on_the_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,3 +131,42 @@ def test_a_test_of_which_only_the_fixtures_were_asked_for_has_passed() -> None:
     for when in ("setup", "teardown"):  # --setup-only
         seen.add(report(when))
     assert seen.counts() == {"passed": 1}
+
+
+def test_a_failure_stays_where_a_test_runs_twice_in_its_own_right() -> None:
+    """As with ``--keep-duplicates``, and with ``--dist=each`` where workers take turns."""
+    seen = TestsSeen()
+    for outcome in ("failed", "passed"):
+        seen.add(report("setup"))
+        seen.add(report(outcome=outcome, longrepr=crash("wrong") if outcome == "failed" else None))
+        seen.add(report("teardown"))
+    (test,) = seen.tests
+    assert (test["outcome"], test["message"], test["runs"]) == ("failed", "wrong", 2)
+    assert test["where"] == {"file": "/p/a.py", "line": 7}
+    assert seen.counts() == {"failed": 1}
+
+
+def test_a_test_that_was_to_run_again_has_not_passed() -> None:
+    seen = TestsSeen()
+    seen.add(report("setup"))
+    seen.add(report(outcome="rerun"))  # pytest-rerunfailures waits before the next run
+    assert seen.counts() == {"unfinished": 1}
+    seen.add(report())  # pytest-retry runs the body alone again
+    assert seen.counts() == {"passed": 1}
+    seen.add(report("teardown", "rerun"))
+    assert seen.counts() == {"unfinished": 1}
+
+
+def test_the_time_of_a_subtest_that_failed_is_counted_once() -> None:
+    class SubtestReport(pytest.TestReport):
+        """A report of a subtest."""
+
+    seen = TestsSeen()
+    seen.add(report("setup"))
+    made = report(outcome="failed", longrepr="wrong")
+    made.__class__ = SubtestReport
+    seen.add(made)
+    seen.add(report(outcome="failed", longrepr="contains 1 failed subtest"))
+    (test,) = seen.tests
+    assert [each["seconds"] for each in test["phases"]] == [0.25, 0.25, 0.25]
+    assert test["seconds"] == 0.5

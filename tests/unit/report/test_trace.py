@@ -81,6 +81,17 @@ def test_what_has_no_times_is_left_out_and_what_was_before_is_at_the_beginning()
     assert (span["ts"], span["dur"]) == (0, 0)
 
 
+def test_a_worker_that_crashed_is_told_when_that_was_seen() -> None:
+    """Its report is one of pytest-xdist, with no time: at the beginning no test had run."""
+    trace = begun()
+    crashed = pytest.TestReport(TEST, ("test_a.py", None, ""), {}, "failed", "crashed", "???")  # type: ignore[arg-type]
+    trace.add(crashed)
+    (span,) = spans(valid_events(trace.document([])), "test")
+    assert span["name"] == f"{TEST} (???)"
+    assert span["ts"] >= AGO * 1e6
+    assert span["dur"] == 0
+
+
 def test_each_gpu_has_a_row_with_the_tests_that_had_it() -> None:
     trace = begun()
     for when, begin, end in (("setup", 1, 2), ("call", 2, 4), ("teardown", 4, 5)):
