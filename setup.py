@@ -41,9 +41,10 @@ PHANTOM = (
     "c_functions.c",
 )
 
-#: Library below OUTPUT: its sources and its SONAME.
+#: Library below OUTPUT: its sources, or a library above that it needs, and its SONAME.
 LIBRARIES = {
     "cuda/libcuda.so.1": (PHANTOM + WITNESS, "libcuda.so.1"),
+    "cuda/libcuda.so": (("libcuda_name.c", "cuda/libcuda.so.1"), "libcuda.so"),
     "nvml/libnvidia-ml.so.1": (("phantom_nvml.c", "phantom_face.c"), "libnvidia-ml.so.1"),
     "libcudafork_injection.so": (
         ("injection.c", "child_patch.c", *WITNESS),
@@ -57,6 +58,9 @@ FLAGS = (
     *("-Wall", "-Wextra"),
     *("-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"),
 )
+
+#: musl looks for what a library needs by its path, glibc takes what is loaded under the name.
+NEEDS = ("-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN")
 
 LOST = """\
 pytest-cudafork: its native libraries were NOT built: {reason}
@@ -100,7 +104,9 @@ def compile_all(source: Path, output: Path) -> None:
         for name, (files, soname) in LIBRARIES.items():
             made = Path(scratch, name)
             made.parent.mkdir(parents=True, exist_ok=True)
-            inputs = [str(source / file) for file in files]
+            needed = [str(Path(scratch, file)) for file in files if file in LIBRARIES]
+            inputs = [str(source / file) for file in files if file not in LIBRARIES]
+            inputs += [*NEEDS, *needed] if needed else []
             line = [*command, *FLAGS, *extra, f"-Wl,-soname,{soname}", "-o", str(made), *inputs]
             done = subprocess.run([*line, "-ldl"], capture_output=True, text=True, check=False)
             if done.returncode != 0 or not made.exists():

@@ -19,7 +19,10 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = "pytest_cudafork"
 CONSTRAINTS = PROJECT / "constraints" / "dev.txt"
-NATIVE = ("cuda/libcuda.so.1", "nvml/libnvidia-ml.so.1", "libcudafork_injection.so")
+NATIVE = (
+    *("cuda/libcuda.so", "cuda/libcuda.so.1", "nvml/libnvidia-ml.so.1"),
+    "libcudafork_injection.so",
+)
 AT_START = "pytest_cudafork_run.pth"
 REPORT_SECONDS = 120
 """How long the report on a program that has ended may take; only one that never comes does."""

@@ -2,8 +2,8 @@
 
 It stands in for ``os.fork`` and ``os.forkpty``, in ``os`` and in every module that has imported
 them, under whatever name. That covers ``multiprocessing`` with fork, ``pty`` and ``DataLoader``
-workers, which all end there. ``subprocess`` is left alone: it goes on to ``exec``, which makes a
-clean process.
+workers, which all end there. What goes on to ``exec``, which makes a clean process, is left alone:
+``subprocess``, and those that start programs by ``os.fork``.
 
 An audit hook would see the same forks, but it runs for every audited attribute access, which made a
 suite of small tests 4 % slower, and it could not be taken back.
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 
 DEFAULT_ALLOW = ("torch.utils.data",)
 """Modules whose forks are watched and not refused, also while CUDA is initialized."""
+
+_START_PROGRAMS = (
+    *(("os", "_spawnvef"), ("pty", "spawn")),
+    ("ptyprocess.ptyprocess", "spawn"),  # of pexpect, terminado, Jupyter's terminals
+)
+"""Modules with their functions that fork for the sake of the ``exec`` that follows."""
 
 _APIS = ("fork", "forkpty")
 _OS = sys.modules["os"]
@@ -107,12 +113,13 @@ def _note_unguarded(rules: Rules, frame: FrameType) -> None:
 
 
 def goes_on_to_exec(frame: FrameType) -> bool:
-    """Whether a fork is one of those that run at-fork handlers for the sake of ``preexec_fn``.
+    """Whether a fork that the guard has not refused starts a program.
 
-    ``subprocess`` makes them, and uvloop, whose compiled code has no frames: where its loop runs,
-    a fork that ``os.fork`` does not make is taken for one that starts a program.
+    ``subprocess`` runs at-fork handlers for the sake of ``preexec_fn``, and so does uvloop, whose
+    compiled code has no frames: where its loop runs, a fork that ``os.fork`` does not make is taken
+    for one that starts a program.
     """
-    if frame.f_globals.get("__name__") == "subprocess":
+    if frame.f_globals.get("__name__") == "subprocess" or starts_program(frame):
         return True
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or "uvloop" not in sys.modules:
@@ -122,6 +129,18 @@ def goes_on_to_exec(frame: FrameType) -> bool:
     except RuntimeError:  # there is none
         return False
     return type(loop).__module__.partition(".")[0] == "uvloop"
+
+
+def starts_program(frame: FrameType | None) -> bool:
+    """Whether a fork by ``os.fork`` or ``os.forkpty`` is that of a function for programs."""
+    for each in outward(frame):
+        place = each.f_globals.get("__name__"), each.f_code.co_name
+        if place in _START_PROGRAMS:
+            return True
+        # What these functions call in their turn may fork otherwise: pty.spawn takes callables.
+        if place != ("pty", "fork") and not str(place[0]).startswith("pytest_cudafork."):
+            return False
+    return False
 
 
 def _rename(pairs: Sequence[tuple[object, object]]) -> None:
@@ -165,6 +184,8 @@ def _before_fork(api: str, frame: FrameType | None, rules: Rules) -> None:
         if rules.detailed:
             clean = ForkDecision.CLEAN.value
             observer.note_fork(api=api, verdict=clean, rule="", state=state, frame=frame)
+        return
+    if starts_program(frame):
         return
     verdict, rule = rules.decide(state, frame)
     fork = observer.note_fork(api=api, verdict=verdict.value, rule=rule, state=state, frame=frame)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.handed_on import ROOT, STARTUP, WatchSettings
 from pytest_cudafork.observe.observer import Observer
@@ -129,8 +130,14 @@ def inherited_watch() -> Watch | None:
 
 
 def begin_inherited() -> None:
-    """Begin the inherited watch; a failure is told on stderr and the process goes on unwatched."""
+    """Begin the inherited watch; a failure is told on stderr and the process goes on unwatched.
+
+    Subinterpreters begin like a process. They may not fork, and the watch of the main interpreter
+    sees what they touch.
+    """
     try:
+        if not standard_library.in_main_interpreter():
+            return
         watch = inherited_watch()
         if watch is None:
             return

@@ -37,6 +37,21 @@ def mapped_library(name: str) -> Any:
     return ctypes.CDLL(None, handle=_ctypes.dlopen(name, mode))
 
 
+def in_main_interpreter() -> bool:
+    """Whether the caller runs in the main interpreter of its process, not in a subinterpreter."""
+    from pytest_cudafork.compat.unpatched import ctypes
+
+    python = ctypes.PyDLL(None)
+    names = "PyInterpreterState_Get", "PyInterpreterState_Main"
+    if not all(hasattr(python, name) for name in names):  # the program keeps them to itself
+        return True
+    functions = [getattr(python, name) for name in names]
+    for function in functions:
+        function.restype = ctypes.c_void_p
+    here, main = (function() for function in functions)
+    return bool(here == main)
+
+
 def write_python_stacks(fd: int) -> None:
     """Let faulthandler write the Python stacks of all threads on a fatal signal.
 

@@ -32,6 +32,14 @@ def is_cuda_build() -> bool:
     return isinstance(getattr(count, "__wrapped__", count), BuiltinFunctionType)
 
 
+def parse_to() -> Any:
+    """Return ``torch._C._nn._parse_to``, which reads the arguments of ``torch.nn.Module.to``.
+
+    None in a torch without it.
+    """
+    return getattr(getattr(core(), "_nn", None), "_parse_to", None)
+
+
 def initialized_flag(cuda: object) -> object:
     """Return ``torch.cuda._initialized``: torch itself has initialized CUDA here; None without."""
     return getattr(cuda, "_initialized", None)

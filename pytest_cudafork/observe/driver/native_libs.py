@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Texts, as pathlib would be a fifth of what is imported in a watched program.
 LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native", "lib")
 PHANTOM_DRIVER = os.path.join(PHANTOM_FOLDER, LIBCUDA)
+LIBCUDA_NAME = "libcuda.so"
+"""The driver's other name, by which compilers find it; where there is a GPU, both are there."""
+PHANTOM_NAME = os.path.join(PHANTOM_FOLDER, LIBCUDA_NAME)
 PHANTOM_NVML = os.path.join(LIB, "nvml", "libnvidia-ml.so.1")
 INJECTION = os.path.join(LIB, "libcudafork_injection.so")
 
@@ -46,7 +49,7 @@ def why_not() -> str:
     """Return why the native libraries cannot be used here, "" if they can."""
     if sys.platform != "linux":
         return f"The native libraries exist for Linux only, this is {sys.platform!r}."
-    for path in (PHANTOM_DRIVER, PHANTOM_NVML, INJECTION):
+    for path in (PHANTOM_DRIVER, PHANTOM_NAME, PHANTOM_NVML, INJECTION):
         if not os.path.isfile(path):
             return f"The native library {path!r} was not built. {_HOW_TO_BUILD}"
     return ""

@@ -56,6 +56,8 @@ def install(face: str) -> PhantomWitness:
     present = parse_face(face).devices > 0
     native_libs.require()
     library = _driver()
+    if native_libs.mapped(native_libs.LIBCUDA_NAME) is None:
+        native_libs.load(native_libs.PHANTOM_NAME, os.RTLD_GLOBAL | os.RTLD_NOW)
     if present and native_libs.mapped(_LIBNVML) is None:
         native_libs.load(native_libs.PHANTOM_NVML, os.RTLD_GLOBAL | os.RTLD_NOW)
     native = NativeWitness(library)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_cudafork.compat import cpython_layout
+from pytest_cudafork.compat import cpython_layout, torch_internals
 from pytest_cudafork.compat.unpatched import re
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.refusals import refusal
@@ -41,7 +41,7 @@ _FACTORIES = (
 """Functions of ``torch`` that pin memory, or take another device by its name."""
 
 _METHODS = (
-    *("cuda", "type", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor"),
+    *("cuda", "to", "type", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor"),
     *("new_zeros", "is_pinned"),
 )
 """Methods of ``torch.Tensor``."""
@@ -88,7 +88,7 @@ def _targets(torch: Any) -> Iterator[tuple[str, Any]]:
     """Give the names and the objects; a name that this torch lacks is left out."""
     tensors = tuple(f"{kind}Tensor" for kind in _TYPES)
     places: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-        ("torch", torch, (*_FACTORIES, "Stream", "Generator")),
+        ("torch", torch, (*_FACTORIES, "Stream", "Generator", "device")),
         ("torch.Tensor", torch.Tensor, _METHODS),
         ("torch.cuda", torch.cuda, tensors),
         ("torch.cuda.sparse", torch.cuda.sparse, tensors),
@@ -97,12 +97,29 @@ def _targets(torch: Any) -> Iterator[tuple[str, Any]]:
         for name in names:
             if hasattr(owner, name):
                 yield f"{prefix}.{name}", getattr(owner, name)
+    if (parse_to := torch_internals.parse_to()) is not None:
+        yield "torch.nn.Module.to", parse_to
+
+
+def _read_number(entry: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+    """Answer what only reads a number as a GPU, as a build with CUDA does."""
+    torch: Any = sys.modules["torch"]
+    named = dict(kwargs or {})
+    number, *others = args or [named.pop("device")]
+    device = torch.device("cuda", number)
+    if entry == "torch.device":
+        return device
+    return torch_internals.parse_to()(device, *others, **named)
+
+
+_READERS = {"torch.device": False, "torch.nn.Module.to": True}
+"""What only reads a device, and whether its callers go on to use it."""
 
 
 def _teller(witness: TorchWitness, entry: str) -> Told:
     def tell(
         args: tuple[Any, ...], kwargs: dict[str, Any] | None, error: BaseException | None
-    ) -> None:
+    ) -> Any:
         caller = sys._getframe().f_back  # none where C++ has made the call in a thread of its own
         if error is None:
             # Of all that is watched a stream alone can be had without CUDA: where no device is
@@ -111,9 +128,13 @@ def _teller(witness: TorchWitness, entry: str) -> Told:
             if device is None and not initialized():
                 witness.touch(entry, caller)
         elif is_for_want_of_a_gpu(error):
-            if not initialized():
+            present = witness.face not in ("real", "absent")
+            if present and entry in _READERS:
+                return _read_number(entry, args, kwargs)
+            if not initialized() and _READERS.get(entry, True):
                 witness.touch(entry, caller)
-            if witness.face not in ("real", "absent"):
+            if present:
                 raise refusal(entry, witness.face) from None
+        return None
 
     return tell

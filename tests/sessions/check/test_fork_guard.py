@@ -102,6 +102,19 @@ def test_subprocess():
     with os.popen("true"):
         pass
 
+def test_program_by_fork_and_exec():
+    assert os.spawnv(os.P_WAIT, "/bin/true", ["true"]) == 0
+    assert os.spawnlp(os.P_WAIT, "true", "true") == 0
+
+def test_program_in_a_terminal():
+    pty.spawn(["true"], lambda fd: b"")
+
+def test_fork_beside_a_program_in_a_terminal():
+    try:
+        pty.spawn(["true"], lambda fd: os.fork() and b"")
+    finally:
+        os.wait()  # for the program
+
 def test_spawn():
     process = multiprocessing.get_context("spawn").Process(target=abs, args=(1,))
     process.start()
@@ -120,6 +133,7 @@ def test_after_the_marked_one():
 REFUSED = (
     *("test_fork", "test_by_another_name", "test_forkpty", "test_pty", "test_process"),
     *("test_pool", "test_executor", "test_in_a_thread", "test_after_the_marked_one"),
+    "test_fork_beside_a_program_in_a_terminal",
 )
 
 

@@ -78,6 +78,34 @@ def test_a_child_that_cannot_be_watched_runs_all_the_same(pytester: pytest.Pytes
     result.assert_outcomes(passed=2)
 
 
+SUBINTERPRETER = '''
+def test_child():
+    script = """if True:
+        import ctypes
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        try:
+            made = interpreters.create("legacy")
+        except TypeError:
+            made = interpreters.create(isolated=False)
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
+        getattr(interpreters, "run_string")(made, "print(1)")
+        print(2, flush=True)
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout.split(), done.stderr) == (["1", "2"], "")
+'''
+
+
+def test_a_subinterpreter_of_a_child_is_watched_with_its_process(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import subprocess\nimport sys\n" + SUBINTERPRETER)
+    result = check(pytester, "fork")
+    result.assert_outcomes(passed=1)
+    assert counts(result)["touches"] == 1
+
+
 def test_a_child_whose_python_is_too_old_for_the_plugin_runs_all_the_same(
     pytester: pytest.Pytester,
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_wheel_serves_every_python_3_on_its_platform(project: Path) -> None:
     name, libraries = wheel(project)
     assert "-py3-none-linux_" in name
     assert sorted(libraries) == [
+        LIB + "cuda/libcuda.so",
         LIB + "cuda/libcuda.so.1",
         LIB + "libcudafork_injection.so",
         LIB + "nvml/libnvidia-ml.so.1",
@@ -140,7 +141,7 @@ def test_an_editable_install_compiles_into_the_source_tree(project: Path, compil
     build(project, "-q", "editable_wheel", "--dist-dir", "dist", CC=compiler, CFLAGS=QUICKLY)
     assert wheel(project)[1] == []
     made = {path.name for path in (project / LIB).rglob("*.so*")}
-    names = {"libcuda.so.1", "libcudafork_injection.so", "libnvidia-ml.so.1"}
+    names = {"libcuda.so", "libcuda.so.1", "libcudafork_injection.so", "libnvidia-ml.so.1"}
     assert made - {"libold.so"} == (set() if compiler == "/bin/false" else names)
     assert_record_is_right(project)
     loaded, file = after_start(project)

@@ -41,6 +41,32 @@ def test_a_process_started_by_exec_is_clean_and_finds_the_phantom_by_itself(
     assert [t["poisoned"] for t in done.touches] == [False, False]
 
 
+@pytest.mark.parametrize("here", [True, False], ids=["in this process", "in one started by exec"])
+def test_the_drivers_other_name_is_the_phantoms_too(here: bool, scripts: Scripts) -> None:
+    # As on a machine with a GPU, where the name would lead past the phantom to the real driver.
+    real = scripts.folder / "real" / "libcuda.so"
+    real.parent.mkdir()
+    compile_c("int cuInit(unsigned flags) { return 7; }", real, "-shared", "-fPIC")
+    done = scripts.run(
+        """
+        import subprocess
+        witness, text = phantom.install("sm_90"), '''if True:
+            import ctypes, os
+            cuda, again = ctypes.CDLL("libcuda.so"), ctypes.CDLL("libcuda.so.1")
+            print(cuda.cuInit(0), again.cudafork_touch_count())
+        '''
+        if sys.argv[1] == "True":
+            exec(text)
+        else:
+            subprocess.run([sys.executable, "-c", text])
+        """,
+        str(here),
+        LD_LIBRARY_PATH=str(real.parent),
+    )
+    assert done.out.split() == ["0", "1"], done.err
+    assert (done.only["witness"], done.only["entry"]) == ("phantom", "cuInit")
+
+
 def test_install_is_undone_and_leaves_the_environment_as_it_was(scripts: Scripts) -> None:
     done = scripts.run(
         """

@@ -16,6 +16,7 @@ from pytest_cudafork.check.guard import (
     allowed_module,
     goes_on_to_exec,
     install,
+    starts_program,
 )
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.driver.lineage import process_lineage
@@ -203,6 +204,28 @@ def test_a_fork_past_the_guard_is_noted_unless_it_goes_on_to_exec(
             os._exit(0)
         os.waitpid(pid, 0)
     assert watched.forks[0]["verdict"] == "watched"
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "starts"),
+    [
+        ("ptyprocess.ptyprocess", "spawn", True),
+        ("ptyprocess.ptyprocess", "fork", False),
+        ("mine", "spawn", False),
+        (7, "spawn", False),
+    ],
+)
+def test_functions_that_start_programs_are_known(
+    module: object, function: str, starts: bool
+) -> None:
+    found: list[bool] = []
+    pty = {"__name__": "pty", "look": lambda: found.append(starts_program(sys._getframe(1)))}
+    exec("def fork(): look()", pty)
+    names: dict[str, Any] = {"__name__": module, "pty_fork": pty["fork"]}
+    exec(f"def {function}(): pty_fork()", names)
+    names[function]()
+    assert found == [starts]
+    assert not starts_program(None)
 
 
 def test_under_uvloop_a_fork_past_the_guard_starts_a_program(

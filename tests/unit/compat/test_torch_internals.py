@@ -35,6 +35,7 @@ USED = {
     "cuda.graphs._cuda_isCurrentStreamCapturing": "the present face's graphs",
     "cuda.graphs._graph_pool_handle": "the present face's graphs",
     "_C._has_cuda": "the present face",
+    "_C._nn._parse_to": "the touch of torch.nn.Module.to with a number",
     "_C._get_accelerator": "the touch of torch.get_device_module",
 }
 
@@ -42,6 +43,13 @@ USED = {
 @pytest.mark.parametrize("name", USED)
 def test_torch_still_has_the_name(name: str) -> None:
     require("torch", torch, name, USED[name])
+
+
+def test_the_arguments_of_to_are_read_by_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = torch_internals.parse_to()
+    assert read("cpu", torch.half) == (torch.device("cpu"), torch.half, False, None)
+    monkeypatch.setitem(sys.modules, "torch._C", SimpleNamespace())
+    assert torch_internals.parse_to() is None
 
 
 @pytest.mark.slow

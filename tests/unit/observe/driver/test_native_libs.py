@@ -51,7 +51,7 @@ def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_where_they_are_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     here = __file__
-    for name in ("PHANTOM_DRIVER", "PHANTOM_NVML", "INJECTION"):
+    for name in ("PHANTOM_DRIVER", "PHANTOM_NAME", "PHANTOM_NVML", "INJECTION"):
         monkeypatch.setattr(native_libs, name, here)
     assert why_not() == ""
     require()

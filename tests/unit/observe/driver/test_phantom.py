@@ -49,7 +49,8 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loader]:
 
 def test_without_a_gpu_only_the_driver_is_loaded_for_everybody(loader: Loader) -> None:
     witness = phantom.install("absent")
-    assert loader.loaded == [(native_libs.PHANTOM_DRIVER, os.RTLD_GLOBAL | os.RTLD_NOW)]
+    paths = native_libs.PHANTOM_DRIVER, native_libs.PHANTOM_NAME
+    assert loader.loaded == [(path, os.RTLD_GLOBAL | os.RTLD_NOW) for path in paths]
     assert environment.value(environment.FACE) == "absent"
     folder = os.path.dirname(native_libs.PHANTOM_DRIVER)
     assert environment.value(environment.LIBRARY_PATH) == folder
@@ -65,6 +66,7 @@ def test_gpus_come_with_nvml(loader: Loader) -> None:
     witness = phantom.install("sm_90x2")
     assert [path for path, _ in loader.loaded] == [
         native_libs.PHANTOM_DRIVER,
+        native_libs.PHANTOM_NAME,
         native_libs.PHANTOM_NVML,
     ]
     folders = environment.value(environment.LIBRARY_PATH).split(os.pathsep)
@@ -78,11 +80,14 @@ def test_gpus_come_with_nvml(loader: Loader) -> None:
 def test_a_real_nvml_is_left_alone(loader: Loader) -> None:
     loader.there["libnvidia-ml.so.1"] = object()
     phantom.install("sm_90").undo()
-    assert [path for path, _ in loader.loaded] == [native_libs.PHANTOM_DRIVER]
+    assert [path for path, _ in loader.loaded] == [
+        native_libs.PHANTOM_DRIVER,
+        native_libs.PHANTOM_NAME,
+    ]
 
 
 def test_a_phantom_that_is_mapped_is_used_again(loader: Loader) -> None:
-    loader.there["libcuda.so.1"] = loader.library
+    loader.there["libcuda.so.1"] = loader.there["libcuda.so"] = loader.library
     witness = phantom.install("absent")
     assert loader.loaded == []
     library: Any = witness.native.library

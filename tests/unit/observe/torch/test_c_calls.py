@@ -38,6 +38,10 @@ TOUCHES = {
     "torch.Stream(device='cuda:0')": "torch.Stream",
     "torch.Stream()": "torch.Stream",
     "torch.Stream(None)": "torch.Stream",
+    "torch.ones(1, device=0)": "torch.ones",
+    "torch.ones(1).to(0)": "torch.Tensor.to",
+    "torch.ones(1).to(device=0)": "torch.Tensor.to",
+    "torch.nn.Linear(1, 1).to(0)": "torch.nn.Module.to",
     "torch.ones(2, device='cuda')": "torch.cuda._lazy_init",
     "torch.ones(2, device='cuda', pin_memory=True)": "torch.cuda._lazy_init",
 }
@@ -59,6 +63,12 @@ HARMLESS = (
     "torch.Stream('cpu')",
     "torch.Stream(1, 2, 3, 4)",
     "torch.Event('cuda')",
+    "torch.device(0)",
+    "torch.device(device=0)",
+    "torch.device('no device')",
+    "torch.ones(1).to('cpu')",
+    "torch.ones(1).to('no device')",
+    "torch.nn.Linear(1, 1).to('cpu').weight.device",
 )
 
 SCRIPT = """
@@ -144,6 +154,37 @@ def test_under_a_present_face_they_are_refused_with_what_to_do_instead(tmp_path:
     for told in out:
         assert "answers questions but does not compute: refused torch." in told["answer"]
     assert [len(told["touches"]) for told in out] == [1, 1]
+
+
+@pytest.mark.slow
+def test_under_a_present_face_a_number_names_a_gpu(tmp_path: Path) -> None:
+    out = run(
+        """
+        from pytest_cudafork.observe.driver import phantom
+        witness._native = phantom.install("sm_90").native
+        witness.install()
+        import torch
+        for expression in (
+            "torch.device(0)",
+            "torch.device(device=1)",
+            "torch.nn.ReLU().to(0)",
+            "torch.nn.ReLU().to(device=0, dtype=torch.half)",
+            "torch.nn.Linear(1, 1).to(0)",
+            "torch.ones(1).to(0)",
+        ):
+            out.append(attempt(expression))
+        """,
+        tmp_path,
+        face="sm_90",
+    )
+    answers = [told["answer"] for told in out]
+    assert "type='cuda', index=0" in answers[0]
+    assert "type='cuda', index=1" in answers[1]
+    assert answers[2] == answers[3]
+    assert "ReLU()" in answers[2]
+    for answer in answers[4:]:
+        assert "answers questions but does not compute: refused " in answer
+    assert [bool(told["touches"]) for told in out] == [False, False, False, False, True, False]
 
 
 @pytest.mark.parametrize(
