@@ -91,6 +91,8 @@ def warnings_shown_by(shows: Shows) -> Iterator[None]:
 # -- the end of a process ------------------------------------------------------------------------
 
 
+_FINALIZE: Any = weakref.finalize
+"""Taken now: a test may put something else in its place."""
 _inherited_finalizers = -1
 """The place in the order of ``weakref.finalize`` of the last that was made before the fork."""
 
@@ -104,9 +106,8 @@ def clear_exit_functions() -> None:
     """
     global _inherited_finalizers
     atexit._clear()
-    finalize: Any = weakref.finalize
-    _inherited_finalizers = next(finalize._index_iter)
-    finalize._registered_with_atexit = False
+    _inherited_finalizers = next(_FINALIZE._index_iter)
+    _FINALIZE._registered_with_atexit = False
 
 
 def let_logging_end() -> None:
@@ -132,9 +133,8 @@ def run_exit_functions() -> None:
     ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself. Finalizers
     that were made before ``clear_exit_functions`` are left out: their objects are the parent's.
     """
-    finalize: Any = weakref.finalize
-    if finalize._registered_with_atexit:  # else nothing calls any
-        for one in list(finalize._registry.values()):
+    if _FINALIZE._registered_with_atexit:  # else nothing calls any
+        for one in list(_FINALIZE._registry.values()):
             if one.index <= _inherited_finalizers:
                 one.atexit = False
     atexit._run_exitfuncs()

@@ -91,7 +91,7 @@ def test_child():
         except TypeError:
             made = interpreters.create(isolated=False)
         ctypes.CDLL("libcuda.so.1").cuInit(0)
-        getattr(interpreters, "run_string")(made, "print(1)")
+        getattr(interpreters, "run_string")(made, "print(1, flush=True)")
         print(2, flush=True)
     """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
