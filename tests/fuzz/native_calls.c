@@ -22,7 +22,8 @@ struct chance {
 };
 
 static atomic_long calls;
-static time_t until;
+/* By seconds(): those of time(2) are whole ones, and the first may be over at once. */
+static double until;
 
 static uint64_t next(struct chance *c)
 {
@@ -118,12 +119,20 @@ static int in_child(struct chance *c)
     return 0;
 }
 
+static double seconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
 static void *work(void *seed)
 {
     struct chance *c = calloc(1, sizeof *c);
 
     c->state = (uintptr_t)seed * 0x9e3779b97f4a7c15ULL + 1;
-    for (long i = 0; time(NULL) < until; i++) {
+    for (long i = 0; seconds() < until; i++) {
         step(c, (int)(next(c) % STACK_MOST));
         atomic_fetch_add(&calls, 1);
         if (FORKS && i % 20000 == 19999) {
@@ -147,7 +156,7 @@ int main(int count, char **given)
 
     if (threads < 1 || threads > 64)
         return 2;
-    until = time(NULL) + atoi(given[1]);
+    until = seconds() + atoi(given[1]);
     for (int i = 0; i < threads; i++)
         pthread_create(&made[i], NULL, work, (void *)(uintptr_t)(i + 1 + 64 * atoi(given[3])));
     for (int i = 0; i < threads; i++)
