@@ -76,8 +76,11 @@ def read_target(pid: int) -> Target:
     state = process_state.state_of(pid)
     if not state:
         raise Unreadable(f"there is no process {pid}; it may have ended")
-    process = _process_of(pid)
-    if process != pid:  # the kernel shows it as a process, of which no ledger and no NVML knows
+    process = process_state.status_of(pid, "Tgid")
+    if process not in (
+        "",
+        str(pid),
+    ):  # the kernel shows it as a process, of which no ledger and no NVML knows
         raise Unreadable(f"{pid} is a thread of process {process}: name the process")
     if not process_state.lives(pid):
         parent = process_state.parent_of(pid)
@@ -114,19 +117,6 @@ def read_target(pid: int) -> Target:
         ledger=_ledger(pid, opened),
         other_device=next(filter(_OTHER_DEVICE.match, (*paths, *opened)), ""),
     )
-
-
-def _process_of(number: int) -> int:
-    """Return the process that a thread of this number belongs to: itself for a process."""
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/{number}/status", encoding="utf-8", errors="replace") as file,
-    ):
-        for line in file:
-            name, _, text = line.partition(":")
-            if name == "Tgid":
-                return int(text)
-    return number
 
 
 def _mapped(pid: int) -> list[str]:

@@ -93,8 +93,6 @@ def warnings_shown_by(shows: Shows) -> Iterator[None]:
 
 _FINALIZE: Any = weakref.finalize
 """Taken now: a test may put something else in its place."""
-_inherited_finalizers = -1
-"""The place in the order of ``weakref.finalize`` of the last that was made before the fork."""
 
 
 def clear_exit_functions() -> None:
@@ -102,11 +100,12 @@ def clear_exit_functions() -> None:
 
     ``weakref.finalize`` registers the function that calls its finalizers once in a process, and
     notes that it has (``_registered_with_atexit``). It forgets that here, or nothing would call
-    those that are made from now on, as a ``tempfile.TemporaryDirectory`` makes one.
+    those that are made from now on, as a ``tempfile.TemporaryDirectory`` makes one. Those that are
+    there (``_registry``) are not called at the end: their objects are the parent's.
     """
-    global _inherited_finalizers
     atexit._clear()
-    _inherited_finalizers = next(_FINALIZE._index_iter)
+    for inherited in list(_FINALIZE._registry.values()):
+        inherited.atexit = False
     _FINALIZE._registered_with_atexit = False
 
 
@@ -130,13 +129,8 @@ def let_logging_end() -> None:
 def run_exit_functions() -> None:
     """Call the functions of ``atexit`` now, as the end of an interpreter does.
 
-    ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself. Finalizers
-    that were made before ``clear_exit_functions`` are left out: their objects are the parent's.
+    ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself.
     """
-    if _FINALIZE._registered_with_atexit:  # else nothing calls any
-        for one in list(_FINALIZE._registry.values()):
-            if one.index <= _inherited_finalizers:
-                one.atexit = False
     atexit._run_exitfuncs()
 
 

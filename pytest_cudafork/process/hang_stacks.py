@@ -6,7 +6,8 @@ a signal that it blocks or ignores, or that it has become another program meanwh
 
 from __future__ import annotations
 
-from pytest_cudafork.compat.unpatched import contextlib, ctypes, io, os, re, signal, time
+from pytest_cudafork.compat.unpatched import contextlib, ctypes, os, re, signal, time
+from pytest_cudafork.process.descendants import process_state
 
 _SIGNALS = (signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """What faulthandler writes stacks on, best first; a test may have taken one of them away."""
@@ -37,7 +38,7 @@ def ask(pid: int) -> bool:
 
 def _signal_for(pid: int) -> int | None:
     """Return the first of the signals that has a handler."""
-    caught = _mask(f"/proc/{pid}/status", "SigCgt:")
+    caught = _mask(pid, "SigCgt")
     return next((one for one in _SIGNALS if caught >> (one - 1) & 1), None)
 
 
@@ -46,17 +47,13 @@ def _blocked_everywhere(pid: int, signum: int) -> bool:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return False
-    masks = [_mask(f"/proc/{pid}/task/{thread}/status", "SigBlk:") for thread in threads]
+    masks = [_mask(int(thread), "SigBlk") for thread in threads]
     return bool(masks) and all(mask >> (signum - 1) & 1 for mask in masks)
 
 
-def _mask(path: str, name: str) -> int:
-    """Return one of the signal masks of a status file; 0 if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError), io.open(path, encoding="ascii") as file:
-        for line in file:
-            if line.startswith(name):
-                return int(line.split()[1], 16)
-    return 0
+def _mask(number: int, name: str) -> int:
+    """Return one of the signal masks of a process or a thread; 0 if it cannot be read."""
+    return int(process_state.status_of(number, name) or "0", 16)
 
 
 def _unblock(pid: int) -> None:

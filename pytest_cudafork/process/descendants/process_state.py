@@ -56,6 +56,21 @@ def has_memory(pid: int) -> bool:
         return False
 
 
+def status_of(number: int, name: str) -> str:
+    """Return what the kernel's status file says of a process or a thread under a name.
+
+    Returns:
+        The text behind the name, without blanks around it; "" if it cannot be had.
+
+    """
+    try:
+        with io.open(f"/proc/{number}/status", encoding="utf-8", errors="replace") as file:
+            pairs = (line.partition(":") for line in file)
+            return next((text.strip() for key, _, text in pairs if key == name), "")
+    except OSError:
+        return ""
+
+
 def _field(pid: int, place: int) -> str:
     return proc_stat.field(f"/proc/{pid}/stat", place)
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from pytest_cudafork.process.descendants import process_state
@@ -89,3 +90,16 @@ def test_a_command_line_sends_no_control_sequence_to_the_terminal() -> None:
         shown = process_state.program_of(child.pid)
         child.kill()
     assert shown == "?]0;owned??[2J?ok? 100"
+
+
+def test_the_status_of_a_process_and_of_a_thread() -> None:
+    pid = os.getpid()
+    told: list[str] = []
+    thread = threading.Thread(
+        target=lambda: told.append(process_state.status_of(threading.get_native_id(), "Tgid"))
+    )
+    thread.start()
+    thread.join()
+    assert told == [str(pid)]
+    assert process_state.status_of(pid, "no such name") == ""
+    assert process_state.status_of(1 << 22, "Tgid") == ""
