@@ -29,7 +29,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat import standard_library, unpatched
 from tests.unit.compat import require
 
 NAMES: list[tuple[Any, str, str]] = [
@@ -359,3 +359,9 @@ def test_the_stacks_of_a_crash_are_those_of_python(tmp_path: pathlib.Path) -> No
     assert 'File "<string>", line 4' in text
     assert "C stack" not in text
     assert "Binary file" not in text
+
+
+def test_tests_run_in_the_main_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert standard_library.in_main_interpreter()
+    monkeypatch.setattr(unpatched.ctypes, "PyDLL", lambda name: object())
+    assert standard_library.in_main_interpreter()  # nobody can tell of another one
