@@ -62,7 +62,7 @@ def run_batches(
 
     Returns:
         What was said, by ``id`` of the piece. A piece whose process died has ``died``, the exit
-        status, and one that raised has ``raised``, the end of the traceback.
+        status, and one that raised has ``raised``, the traceback, or both ends of it.
 
     """
     waiting = collections.deque(batches)
@@ -110,12 +110,17 @@ def _start(
         try:
             said = work(piece)
         except BaseException:
-            said = {"raised": traceback.format_exc()[-800:]}
+            said = {"raised": _both_ends(traceback.format_exc())}
         said["seconds"] = round(time.monotonic() - begun, 2)
         _write(into, json.dumps(said).encode() + b"\n")
         if "raised" in said or not goes_on(said):
             break
     os._exit(0)
+
+
+def _both_ends(text: str, most: int = 2000) -> str:
+    """Leave out the middle of a traceback: the first error may say more than what came of it."""
+    return text if len(text) <= 2 * most else f"{text[:most]}\n...\n{text[-most:]}"
 
 
 def _write(descriptor: int, data: bytes) -> None:
