@@ -156,7 +156,7 @@ class Outputs:
         check, problems = self._checked()
         files = self._files(session, check, self._audited(problems), problems)
         if environment.value(environment.GITHUB_ACTIONS) == "true":
-            files += self._for_github(problems)
+            files += self._for_github(session, problems)
         written, failures = write_files(file for file in files if file.path)
         self._written += written
         self._failures += failures
@@ -207,7 +207,7 @@ class Outputs:
             audit,
             timeline=self._trace.timeline(self._records()),
             not_written=failures,
-            stopped=self._stopped,
+            stopped=self._why_stopped(session),
             looked_at_captures=self._settings.captures not in ("off", "audit"),
         )
         document["hook_errors"] = [each._asdict() for each in self._announcer.failures]
@@ -240,12 +240,15 @@ class Outputs:
         from pytest_cudafork.documents.sarif import write_sarif
 
         finished = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        stopped = session.shouldstop or session.shouldfail or self._stopped
-        whole = finished and not stopped and not trouble
+        whole = finished and not self._why_stopped(session) and not trouble
         root = str(self._config.rootpath)
         write_sarif(self._settings.sarif, problems, root, successful=whole, trouble=trouble)
 
-    def _for_github(self, problems: list[Problem]) -> list[OutFile]:
+    def _why_stopped(self, session: pytest.Session) -> str:
+        """Return what kept the session from its end, ``-x`` and the like included; or ""."""
+        return str(session.shouldstop or session.shouldfail or self._stopped)
+
+    def _for_github(self, session: pytest.Session, problems: list[Problem]) -> list[OutFile]:
         """Take note of the annotations; return the summary of the step, if there is one."""
         from pytest_cudafork.documents import github
 
@@ -261,8 +264,8 @@ class Outputs:
             told = [f"{number} {name}" for name, number in self._tests.counts().items()]
             if self._tests.errors:
                 told.append(f"errors during collection: {len(self._tests.errors)}")
-            if self._stopped:
-                told.append(f"stopped by {self._stopped}")
+            if why := self._why_stopped(session):
+                told.append(f"stopped by {self._stopped}" if self._stopped else why)
             numbers = "; ".join(filter(None, [", ".join(told) or "no tests", *failures]))
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"{github.step_summary(_TITLE, numbers, problems)}\n")

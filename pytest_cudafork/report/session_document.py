@@ -43,7 +43,7 @@ def session_document(
         audit: What is said of the import audit; None where there was none.
         timeline: Which process did what when.
         not_written: The files that could not be written, in words.
-        stopped: Why the session did not come to its end, where pytest has said so.
+        stopped: Why the session did not come to its end, or "".
         looked_at_captures: Whether captures of all tests were looked at.
 
     """
@@ -59,7 +59,7 @@ def session_document(
         "root": str(config.rootpath),
         "exit_status": status,
         "good": status == pytest.ExitCode.OK,
-        "stopped": plain(str(session.shouldstop or session.shouldfail or stopped)),
+        "stopped": plain(stopped),
         "not_written": missing,
         "seconds": round(seconds, 3),
         "counts": tests.counts(),

@@ -65,16 +65,15 @@ def outputs_of(
     return Outputs(config, session.state, announcer)
 
 
-def session_of(outputs: Outputs, status: int = 0) -> Any:
+def session_of(outputs: Outputs, status: int = 0, **about: str) -> Any:
     """Return a session that is about to end."""
-    return SimpleNamespace(
-        exitstatus=status, shouldstop=False, shouldfail=False, config=outputs._config
-    )
+    given = {"shouldstop": False, "shouldfail": False, **about}
+    return SimpleNamespace(exitstatus=status, config=outputs._config, **given)
 
 
-def finish(outputs: Outputs, status: int = 0) -> tuple[int, list[str]]:
+def finish(outputs: Outputs, status: int = 0, **about: str) -> tuple[int, list[str]]:
     """End the session; return its exit status and the lines in the terminal."""
-    session = session_of(outputs, status)
+    session = session_of(outputs, status, **about)
     steps = outputs.pytest_sessionfinish(session)
     next(steps)
     with pytest.raises(StopIteration):
@@ -279,6 +278,23 @@ def test_what_ended_the_session_is_in_its_document_and_in_the_summary_of_the_ste
     told = (tmp_path / "summary").read_text()
     assert f"errors during collection: 1, stopped by {stopped}\n" in told
     assert "no tests" not in told
+
+
+@pytest.mark.parametrize("by", ["shouldfail", "shouldstop"])
+def test_a_session_that_was_to_stop_early_says_so_in_every_report(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``-x``, which raises nothing that a plugin is told of."""
+    monkeypatch.setenv(environment.GITHUB_ACTIONS, "true")
+    monkeypatch.setenv(environment.GITHUB_STEP_SUMMARY, str(tmp_path / "summary"))
+    files = Settings(json=str(tmp_path / "s.json"), sarif=str(tmp_path / "s.sarif"))
+    session = LedgerSession(tmp_path, json=files.json, sarif=files.sarif, github=("summary",))
+    finish(outputs_of(session, checked=False), 1, **{by: "stopping after 1 failures"})
+    stopped = read_document(tmp_path / "s.json", "session")["stopped"]
+    assert stopped == "stopping after 1 failures"
+    assert f"\n{stopped}\n" in (tmp_path / "summary").read_text()
+    (run,) = json.loads((tmp_path / "s.sarif").read_text())["runs"]
+    assert run["invocations"][0]["executionSuccessful"] is False
 
 
 def test_a_session_that_ended_early_is_no_whole_run_whatever_its_status(tmp_path: Path) -> None:

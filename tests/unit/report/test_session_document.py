@@ -22,20 +22,26 @@ def document(
     status: int = 0,
     *tests: Any,
     not_written: tuple[str, ...] = (),
-    **about: Any,
+    stopped: str = "",
 ) -> dict[str, Any]:
     """Return the document of a session, validated."""
     config = SimpleNamespace(
         invocation_params=SimpleNamespace(args=("-q", "tests")), rootpath=Path("/p")
     )
-    given = {"shouldstop": False, "shouldfail": False, "exitstatus": status, "config": config}
-    session: Any = SimpleNamespace(**{**given, **about})
+    session: Any = SimpleNamespace(exitstatus=status, config=config)
     seen = TestsSeen()
     for each in tests:
         seen.add(each)
     timeline = Trace().timeline([])
     made = session_document(
-        session, 1.5, seen, check, None, timeline=timeline, not_written=not_written
+        session,
+        1.5,
+        seen,
+        check,
+        None,
+        timeline=timeline,
+        not_written=not_written,
+        stopped=stopped,
     )
     return validated({**made, "hook_errors": []}, "session")
 
@@ -50,7 +56,7 @@ def test_a_session_without_the_check_says_that_nothing_was_watched() -> None:
 
 
 def test_a_session_that_was_stopped_says_why() -> None:
-    made = document(None, 2, shouldstop="stopping after 1 failures")
+    made = document(None, 2, stopped="stopping after 1 failures")
     assert made["good"] is False
     assert made["exit_status"] == 2
     assert made["stopped"] == "stopping after 1 failures"
