@@ -36,8 +36,16 @@ DEFAULT_ALLOW = ("torch.utils.data",)
 _START_PROGRAMS = (
     *(("os", "_spawnvef"), ("pty", "spawn")),
     ("ptyprocess.ptyprocess", "spawn"),  # of pexpect, terminado, Jupyter's terminals
+    ("loky.backend.fork_exec", "fork_exec"),  # before 3.5
+    ("joblib.externals.loky.backend.fork_exec", "fork_exec"),  # before 1.5
+    ("gevent.subprocess", "_execute_child"),
+    ("twisted.internet.process", "_fork"),
+    *(("sh", "__init__"), ("invoke.runners", "start")),
 )
 """Modules with their functions that fork for the sake of the ``exec`` that follows."""
+
+_FORK_FOR_OTHERS = (("pty", "fork"), ("gevent.os", "fork_and_watch"))
+"""Modules with their functions that fork for whoever calls them."""
 
 _APIS = ("fork", "forkpty")
 _OS = sys.modules["os"]
@@ -138,7 +146,7 @@ def starts_program(frame: FrameType | None) -> bool:
         if place in _START_PROGRAMS:
             return True
         # What these functions call in their turn may fork otherwise: pty.spawn takes callables.
-        if place != ("pty", "fork") and not str(place[0]).startswith("pytest_cudafork."):
+        if place not in _FORK_FOR_OTHERS and not str(place[0]).startswith("pytest_cudafork."):
             return False
     return False
 
