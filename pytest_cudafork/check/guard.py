@@ -104,13 +104,17 @@ def install(rules: Rules) -> UndoStack:
     return undo
 
 
-def _note_unguarded(rules: Rules, frame: FrameType) -> None:
+def _note_unguarded(rules: Rules, frame: FrameType) -> bool:
     """Write a fork that is about to be made through a reference that the guard does not know.
 
     Raising here would not keep it from happening.
+
+    Returns:
+        Whether it is none of these: its child goes on to exec, and nothing was written.
+
     """
     if goes_on_to_exec(frame):
-        return
+        return True
     state = rules.observer.state()
     verdict, rule = rules.decide(state, frame)
     if verdict is ForkDecision.GUARDED:
@@ -118,6 +122,7 @@ def _note_unguarded(rules: Rules, frame: FrameType) -> None:
     rules.observer.note_fork(
         api="os.fork", verdict=verdict.value, rule=rule, state=state, frame=frame
     )
+    return False
 
 
 def goes_on_to_exec(frame: FrameType) -> bool:

@@ -295,6 +295,26 @@ def test_a_program_that_is_no_python_is_told_of_by_the_driver_and_its_children(
     assert "a forked child touched CUDA at unknown code" in poisoned.stderr
 
 
+STARTS_PROGRAMS = """\
+import ctypes, os, subprocess
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+os.spawnlp(os.P_WAIT, "true", "true")
+subprocess.run(["true"], check=True, preexec_fn=lambda: None)
+"""
+
+
+def test_what_is_started_while_cuda_is_initialized_is_no_poisoned_child(
+    tmp_path: Path, write: Write
+) -> None:
+    write(STARTS_PROGRAMS)
+    told = watched("--guard", "prog.py", cwd=tmp_path)
+    assert told.returncode == 0
+    assert "touches: 1, forks while initialized: 0, poisoned children: 0, " in told.stderr
+    write(STARTS_PROGRAMS.replace("None)", "ctypes.CDLL('libcuda.so.1').cuInit(0))"))
+    told = watched("--guard", "prog.py", cwd=tmp_path)
+    assert "poisoned children: 1, of which touched CUDA: 1" in told.stderr
+
+
 def test_a_program_may_fork_a_thousand_times(tmp_path: Path, write: Write) -> None:
     program = write(
         "import os\n"
