@@ -295,6 +295,22 @@ def test_a_program_that_is_no_python_is_told_of_by_the_driver_and_its_children(
     assert "a forked child touched CUDA at unknown code" in poisoned.stderr
 
 
+@pytest.mark.parametrize("flags", [["-i"], []], ids=["option", "variable"])
+def test_a_program_that_is_to_be_asked_for_more_ends_as_ever(
+    tmp_path: Path, write: Write, flags: list[str]
+) -> None:
+    write("import sys\nprint('out')\nsys.exit(3)\n")
+    env = environment(**{} if flags else {"PYTHONINSPECT": "1"})
+    run = ["-m", "pytest_cudafork", "run", "--report", "r.txt"]
+    done = plainly(*flags, *run, "prog.py", cwd=tmp_path, env=env)
+    plain = plainly(*flags, "prog.py", cwd=tmp_path, env=env)
+    assert (done.stdout, done.stderr, done.returncode) == (
+        plain.stdout,
+        plain.stderr,
+        plain.returncode,
+    )
+
+
 STARTS_PROGRAMS = """\
 import ctypes, os, subprocess
 ctypes.CDLL("libcuda.so.1").cuInit(0)
