@@ -299,9 +299,12 @@ def test_where_threads_are_greenlets_nothing_is_looked_after(
     refusals: Refusals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watchers: list[str] = []
-    thread: Any = SimpleNamespace(start=lambda: None)
-    copy = SimpleNamespace(**vars(thread_refusals.threading))
-    copy.Thread = lambda **more: watchers.append(more["name"]) or thread
+
+    def make(**more: Any) -> Any:
+        return SimpleNamespace(start=lambda: watchers.append(more["name"]))
+
+    copy = SimpleNamespace(**vars(vars(thread_refusals)["threading"]))
+    copy.Thread = make
 
     def refused() -> None:
         refusals.refuse(STORY, "1-1")
