@@ -311,6 +311,23 @@ def test_a_program_that_is_to_be_asked_for_more_ends_as_ever(
     )
 
 
+def test_a_program_that_is_run_by_a_watched_one_is_told_by_its_own_report(
+    tmp_path: Path, write: Write
+) -> None:
+    write(TOUCHES_AND_FORKS)
+    inner = [*command("--report", "inner.txt", "prog.py")]
+    write(f"import subprocess\nsubprocess.run({inner!r})\n", "outer.py")
+    told = watched("--report", "outer.json", "--json", "outer.py", cwd=tmp_path)
+    assert told.returncode == 0
+    assert FINDING in (tmp_path / "inner.txt").read_text(encoding="utf-8")
+    outer = read_document(tmp_path / "outer.json", "run")
+    (words,) = outer["not_observable"]
+    assert words.startswith("what the program of `run` in process ")
+    env = environment(PYTEST_CUDA_FORK_RUN=str(tmp_path / "by_variable.txt"))
+    watched("--report", "inner.txt", "prog.py", cwd=tmp_path, env=env)
+    wait_until(lambda: words[:34] in (tmp_path / "by_variable.txt").read_text(encoding="utf-8"))
+
+
 STARTS_PROGRAMS = """\
 import ctypes, os, subprocess
 ctypes.CDLL("libcuda.so.1").cuInit(0)
