@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import io
 import os
 import signal
 import sys
+from typing import NoReturn
 
 _LAST_STREAM = 2
 
@@ -118,5 +120,18 @@ def _usage(args: list[str]) -> int:
     return 2
 
 
+def _end(status: int) -> NoReturn:
+    """End this process with a status, also where Python is to ask for more then (``-i``).
+
+    That is meant for the program of ``run``, which has the options of this interpreter. Here Python
+    would show the end as an error, ask for more, and end with another status.
+    """
+    if sys.flags.inspect:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

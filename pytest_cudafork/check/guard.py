@@ -36,8 +36,16 @@ DEFAULT_ALLOW = ("torch.utils.data",)
 _START_PROGRAMS = (
     *(("os", "_spawnvef"), ("pty", "spawn")),
     ("ptyprocess.ptyprocess", "spawn"),  # of pexpect, terminado, Jupyter's terminals
+    ("loky.backend.fork_exec", "fork_exec"),  # before 3.5
+    ("joblib.externals.loky.backend.fork_exec", "fork_exec"),  # before 1.5
+    ("gevent.subprocess", "_execute_child"),
+    ("twisted.internet.process", "_fork"),
+    *(("sh", "__init__"), ("invoke.runners", "start")),
 )
 """Modules with their functions that fork for the sake of the ``exec`` that follows."""
+
+_FORK_FOR_OTHERS = (("pty", "fork"), ("gevent.os", "fork_and_watch"))
+"""Modules with their functions that fork for whoever calls them."""
 
 _APIS = ("fork", "forkpty")
 _OS = sys.modules["os"]
@@ -96,13 +104,17 @@ def install(rules: Rules) -> UndoStack:
     return undo
 
 
-def _note_unguarded(rules: Rules, frame: FrameType) -> None:
+def _note_unguarded(rules: Rules, frame: FrameType) -> bool:
     """Write a fork that is about to be made through a reference that the guard does not know.
 
     Raising here would not keep it from happening.
+
+    Returns:
+        Whether it is none of these: its child goes on to exec, and nothing was written.
+
     """
     if goes_on_to_exec(frame):
-        return
+        return True
     state = rules.observer.state()
     verdict, rule = rules.decide(state, frame)
     if verdict is ForkDecision.GUARDED:
@@ -110,6 +122,7 @@ def _note_unguarded(rules: Rules, frame: FrameType) -> None:
     rules.observer.note_fork(
         api="os.fork", verdict=verdict.value, rule=rule, state=state, frame=frame
     )
+    return False
 
 
 def goes_on_to_exec(frame: FrameType) -> bool:
@@ -138,7 +151,7 @@ def starts_program(frame: FrameType | None) -> bool:
         if place in _START_PROGRAMS:
             return True
         # What these functions call in their turn may fork otherwise: pty.spawn takes callables.
-        if place != ("pty", "fork") and not str(place[0]).startswith("pytest_cudafork."):
+        if place not in _FORK_FOR_OTHERS and not str(place[0]).startswith("pytest_cudafork."):
             return False
     return False
 

@@ -154,17 +154,15 @@ def _is_called_by(module: str) -> bool:
 
 
 def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:
-    from pytest_cudafork.check.watch import Watch, current_watch
+    from pytest_cudafork.check.watch import Watch, tell_program
     from pytest_cudafork.observe.handed_on import WatchSettings
     from pytest_cudafork.observe.witnesses import WitnessError
 
     settings = session.settings
-    outer = current_watch()
-    if outer is not None and environment.value(environment.PHASE) == environment.PROGRAM:
-        outer.observer.note_limit(
-            f"what the pytest session in process {owner} did: it has --cuda-fork-check, and tells "
-            "of that itself"
-        )
+    tell_program(
+        f"what the pytest session in process {owner} did: it has --cuda-fork-check, and tells of "
+        "that itself"
+    )
     # A session that a test of another session starts is not yet in any test of its own.
     undo = ExitStack()
     environment.unset_variable(undo, environment.TEST)

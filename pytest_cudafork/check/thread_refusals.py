@@ -107,7 +107,7 @@ class ThreadRefusals:
 
     def look_after(self, error: RefusedFork) -> None:
         """Look after a refusal that is about to be raised in the thread that calls."""
-        if self._terminal is None or threading.current_thread() is threading.main_thread():
+        if self._terminal is None or not _is_other_thread():
             return
         watcher = threading.Thread(
             target=self._watch,
@@ -223,6 +223,17 @@ class ThreadRefusals:
             elif time.monotonic() - since >= STUCK:
                 yield
                 since = time.monotonic() + _AGAIN
+
+
+def _is_other_thread() -> bool:
+    """Whether this runs in a thread beside the main one, and one that a watcher can run beside.
+
+    Where gevent or eventlet has replaced the threads of a program, a watcher would be a greenlet of
+    this very thread, and by waiting keep it from ever going on.
+    """
+    if threading.get_ident is not sys.modules["threading"].get_ident:
+        return False
+    return threading.current_thread() is not threading.main_thread()
 
 
 def _frame_of(thread: threading.Thread) -> FrameType | None:

@@ -111,6 +111,18 @@ def current_watch() -> Watch | None:
     return _nested[-1] if _nested else None
 
 
+def tell_program(words: str) -> None:
+    """Write what the watch over a program does not see, if this is one of its processes.
+
+    Args:
+        words: What that is, as where a process of it begins a watch of its own.
+
+    """
+    outer = current_watch()
+    if outer is not None and environment.value(environment.PHASE) == environment.PROGRAM:
+        outer.observer.note_limit(words)
+
+
 def inherited_settings() -> WatchSettings | None:
     """Return the settings of the session that started this process, if it watches its children."""
     text = environment.value(environment.WATCH)

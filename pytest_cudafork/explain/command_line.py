@@ -100,7 +100,7 @@ def _hits(source: io.BufferedReader) -> list[Hit]:
 
     """
     beginning = source.peek(_LOOKED_AT)[:_LOOKED_AT]
-    if _NUL in beginning and not _is_wide(beginning):
+    if _NUL in beginning.lstrip(_NUL) and not _is_wide(beginning):
         raise InputError("that is no text: it holds null bytes. Name the log, no archive of it")
     encoding = "utf-16" if _is_wide(beginning) else "utf-8"
     some = False
@@ -109,7 +109,9 @@ def _hits(source: io.BufferedReader) -> list[Hit]:
         nonlocal some
         text = io.TextIOWrapper(source, encoding, "replace")
         while line := text.readline(_LONGEST_LINE):
-            some = some or not line.isspace()
+            # Where a log was cut off at its beginning while it was written, that is a hole.
+            line = line.lstrip("\0")
+            some = some or bool(line.strip())
             yield line
         text.detach()
 

@@ -9,7 +9,7 @@ Lines of several processes may lie between each other, where their prefixes say 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_cudafork.compat.unpatched import re
@@ -28,11 +28,28 @@ _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>[^\s|]+)|(?!\d| in ))'
 )
 """Without a name it is a syntax error; " in" without a comma is faulthandler's, of no error."""
-_PYTEST_FRAME = re.compile(r"^(?:E\s+)?(?P<file>[^\s:\"]+\.py):(?P<line>\d{1,9}): in (?P<name>\S+)")
+_OTHER_FRAMES = (
+    re.compile(  # pytest's
+        r"^(?:E\s+)?(?P<file>[^\s:\"]+\.py):(?P<line>\d{1,9}): in (?P<name>\S+)"
+    ),
+    re.compile(  # Rich's, in a box
+        r"[│|]\s+(?P<file>[^\s:\"│|]+\.py):(?P<line>\d{1,9}) in (?P<name>[^\s│|]+)"
+    ),
+    re.compile(  # IPython's
+        r"\bFile (?P<file>[^\s:\"]+\.py):(?P<line>\d{1,9})(?:, in (?P<name>[^\s(]+))?"
+    ),
+    re.compile(  # IPython's, of the notebook
+        r"\b(?P<file>Cell In ?\[\d+\]), line (?P<line>\d{1,9})(?:, in (?P<name>[^\s(]+))?"
+    ),
+)
 _ENDS = re.compile(r"(?:^|\s)[\w.]*(?:Error|Exception)(?::|$)")
 """The last line of a traceback: the error that the frames before it have raised."""
 _CONTROL = re.compile(r"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """What a terminal takes for colors, links and titles, and does not show."""
+_ESCAPED = re.compile(r'File \\+"|\(most recent call last\):\\+n')
+"""What a traceback within a JSON or Python literal has: its quotes and line breaks are escaped."""
+_ESCAPED_BREAK = re.compile(r"\\+n")
+_ESCAPED_QUOTE = re.compile(r"\\+([\"'])")
 _WRITER = re.compile(
     r"\((?P<process>[^()]*\bpid=\d+[^()]*)\)"  # vLLM, Ray
     r"|\[(?P<rank>(?:rank|default|gw)\s?\d+)\]"  # torch, torchrun, pytest-xdist
@@ -92,8 +109,7 @@ def read(lines: Iterable[str]) -> list[Hit]:
     """
     writers = _Writers()
     hits: dict[Message, Hit] = {}
-    for number, whole in enumerate(lines, start=1):
-        line = _CONTROL.sub("", whole)[:_LONGEST]
+    for number, line in _numbered(lines):
         writer = writers.of(line)
         complete, begun = _go_on(writers.take_begun(writer), line)
         message, beginnings = message_in(line), beginnings_in(line)
@@ -107,6 +123,17 @@ def read(lines: Iterable[str]) -> list[Hit]:
         writer.begun = begun + [_Open(each, number, line.strip(), frames) for each in beginnings]
         writer.traceback.add(number, line)
     return sorted(hits.values(), key=lambda hit: hit.line)
+
+
+def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield what is read of each line with its number; lines within a literal have that of it."""
+    for number, whole in enumerate(lines, start=1):
+        line = _CONTROL.sub("", whole)
+        if not _ESCAPED.search(line):
+            yield number, line[:_LONGEST]
+            continue
+        for part in _ESCAPED_BREAK.split(line):
+            yield number, _ESCAPED_QUOTE.sub(r"\1", part)[:_LONGEST]
 
 
 def _go_on(begun: Iterable[_Open], line: str) -> tuple[list[_Open], list[_Open]]:
@@ -153,7 +180,8 @@ class _Traceback:
             self._has_ended = bool(ends) and not self._has_ended and line.rstrip().endswith(":")
             if not self._has_ended:
                 self._frames.clear()
-        match = _FRAME.search(line) or _PYTEST_FRAME.search(line)
+        patterns = (_FRAME, *_OTHER_FRAMES)
+        match = next(filter(None, (pattern.search(line) for pattern in patterns)), None)
         if match is not None:
             name = match["name"] or "<module>"
             frame = Frame(plain(match["file"]), int(match["line"]), plain(name))

@@ -197,8 +197,10 @@ class Observer:
         self._append("caught", fork=fork, **place)
 
     def _note_child(self) -> None:
+        lineage = self.lineage
+        more = {"program": True} if lineage.starts_program else {}
         self._append(
-            "child", parent=self.lineage.poisoned_by, fork=self.lineage.forked_by, ppid=os.getppid()
+            "child", parent=lineage.poisoned_by, fork=lineage.forked_by, ppid=os.getppid(), **more
         )
 
     def note_process(self, *, began: bool = True) -> None:

@@ -62,6 +62,10 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
     is_there = options.program or command[0] in ("-", "-m") or os.path.exists(command[0])
     if not options.program:
         command = (*run_options.interpreter(), *command)
+    if environment.is_set(environment.WATCH):  # of a program that has started this one
+        from pytest_cudafork.check.watch import tell_program
+
+        tell_program(f"what the program of `run` in process {os.getpid()} did: it tells of that")
     env = dict(os.environ)
     env.update(variables_for_program(settings, str(os.getpid()), env))
     env[environment.PHASE] = environment.PROGRAM

@@ -36,10 +36,15 @@ class Lineage:
         self.unclean: Callable[[], bool] = _driver_initialized
         """Asked before each fork: would a child be poisoned?"""
         self.on_poisoned_child: Callable[[], None] | None = None
-        self.on_unguarded_fork: Callable[[FrameType], None] | None = None
-        """Called with the forking frame before a fork of an unclean process past the guard."""
+        self.on_unguarded_fork: Callable[[FrameType], bool] | None = None
+        """Called with the forking frame before a fork of an unclean process that nobody has
+        announced; returns whether its child goes on to exec."""
+        self.starts_program = False
+        """Whether this process was forked for the sake of an exec, as far as that is known."""
         self._parent = os.getpid()
         self._parent_unclean = False
+        self._will_exec: set[int] = set()
+        """The threads whose next fork is made for the sake of an exec."""
         os.register_at_fork(
             before=self._before,
             after_in_parent=self._in_parent,
@@ -61,14 +66,18 @@ class Lineage:
     def _before(self) -> None:
         self._parent = os.getpid()
         self._parent_unclean = self.poisoned_by is not None or self.unclean()
-        if self._parent_unclean and not self.next_fork and self.on_unguarded_fork is not None:
-            self.on_unguarded_fork(sys._getframe(1))
+        unguarded = self._parent_unclean and not self.next_fork
+        if unguarded and self.on_unguarded_fork and self.on_unguarded_fork(sys._getframe(1)):
+            self._will_exec.add(threading.get_ident())
 
     def _in_parent(self) -> None:
         self.next_fork = ""  # a later fork that bypasses the guard is another one
+        self._will_exec.discard(threading.get_ident())
 
     def _in_child(self) -> None:
         self.forked_by = self.next_fork
+        self.starts_program = threading.get_ident() in self._will_exec
+        self._will_exec.clear()
         self._next_forks.clear()  # the other threads do not exist here
         if self._parent_unclean:
             self.poisoned_by = self._parent

@@ -179,8 +179,12 @@ class History:
 
 
 def poisoned_processes(history: History) -> set[int]:
-    """Return the processes that were forked from an initialized one, as far as they are known."""
-    told = {int(record["pid"]) for record in history.records if record["k"] == "child"}
+    """Return the processes that were forked from an initialized one, as far as they are known.
+
+    Those that were forked to start a program are left out: it begins anew.
+    """
+    children = (record for record in history.records if record["k"] == "child")
+    told = {int(record["pid"]) for record in children if not record.get("program")}
     return told | {touch.pid for touch in history.touches if touch.poisoned}
 
 

@@ -295,6 +295,59 @@ def test_a_program_that_is_no_python_is_told_of_by_the_driver_and_its_children(
     assert "a forked child touched CUDA at unknown code" in poisoned.stderr
 
 
+@pytest.mark.parametrize("flags", [["-i"], []], ids=["option", "variable"])
+def test_a_program_that_is_to_be_asked_for_more_ends_as_ever(
+    tmp_path: Path, write: Write, flags: list[str]
+) -> None:
+    write("import sys\nprint('out')\nsys.exit(3)\n")
+    env = environment(**{} if flags else {"PYTHONINSPECT": "1"})
+    run = ["-m", "pytest_cudafork", "run", "--report", "r.txt"]
+    done = plainly(*flags, *run, "prog.py", cwd=tmp_path, env=env)
+    plain = plainly(*flags, "prog.py", cwd=tmp_path, env=env)
+    assert (done.stdout, done.stderr, done.returncode) == (
+        plain.stdout,
+        plain.stderr,
+        plain.returncode,
+    )
+
+
+def test_a_program_that_is_run_by_a_watched_one_is_told_by_its_own_report(
+    tmp_path: Path, write: Write
+) -> None:
+    write(TOUCHES_AND_FORKS)
+    inner = [*command("--report", "inner.txt", "prog.py")]
+    write(f"import subprocess\nsubprocess.run({inner!r})\n", "outer.py")
+    told = watched("--report", "outer.json", "--json", "outer.py", cwd=tmp_path)
+    assert told.returncode == 0
+    assert FINDING in (tmp_path / "inner.txt").read_text(encoding="utf-8")
+    outer = read_document(tmp_path / "outer.json", "run")
+    (words,) = outer["not_observable"]
+    assert words.startswith("what the program of `run` in process ")
+    env = environment(PYTEST_CUDA_FORK_RUN=str(tmp_path / "by_variable.txt"))
+    watched("--report", "inner.txt", "prog.py", cwd=tmp_path, env=env)
+    wait_until(lambda: words[:34] in (tmp_path / "by_variable.txt").read_text(encoding="utf-8"))
+
+
+STARTS_PROGRAMS = """\
+import ctypes, os, subprocess
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+os.spawnlp(os.P_WAIT, "true", "true")
+subprocess.run(["true"], check=True, preexec_fn=lambda: None)
+"""
+
+
+def test_what_is_started_while_cuda_is_initialized_is_no_poisoned_child(
+    tmp_path: Path, write: Write
+) -> None:
+    write(STARTS_PROGRAMS)
+    told = watched("--guard", "prog.py", cwd=tmp_path)
+    assert told.returncode == 0
+    assert "touches: 1, forks while initialized: 0, poisoned children: 0, " in told.stderr
+    write(STARTS_PROGRAMS.replace("None)", "ctypes.CDLL('libcuda.so.1').cuInit(0))"))
+    told = watched("--guard", "prog.py", cwd=tmp_path)
+    assert "poisoned children: 1, of which touched CUDA: 1" in told.stderr
+
+
 def test_a_program_may_fork_a_thousand_times(tmp_path: Path, write: Write) -> None:
     program = write(
         "import os\n"

@@ -207,22 +207,32 @@ def test_a_fork_past_the_guard_is_noted_unless_it_goes_on_to_exec(
 
 
 @pytest.mark.parametrize(
+    ("between", "fork"), [("pty", "fork"), ("gevent.os", "fork_and_watch")], ids=["pty", "gevent"]
+)
+@pytest.mark.parametrize(
     ("module", "function", "starts"),
     [
         ("ptyprocess.ptyprocess", "spawn", True),
         ("ptyprocess.ptyprocess", "fork", False),
+        ("joblib.externals.loky.backend.fork_exec", "fork_exec", True),
+        ("loky.backend.fork_exec", "fork_exec", True),
+        ("gevent.subprocess", "_execute_child", True),
+        ("gevent.subprocess", "run", False),
+        ("twisted.internet.process", "_fork", True),
+        ("invoke.runners", "start", True),
+        ("sh", "__init__", True),
         ("mine", "spawn", False),
         (7, "spawn", False),
     ],
 )
 def test_functions_that_start_programs_are_known(
-    module: object, function: str, starts: bool
+    module: object, function: str, starts: bool, between: str, fork: str
 ) -> None:
     found: list[bool] = []
-    pty = {"__name__": "pty", "look": lambda: found.append(starts_program(sys._getframe(1)))}
-    exec("def fork(): look()", pty)
-    names: dict[str, Any] = {"__name__": module, "pty_fork": pty["fork"]}
-    exec(f"def {function}(): pty_fork()", names)
+    other = {"__name__": between, "look": lambda: found.append(starts_program(sys._getframe(1)))}
+    exec(f"def {fork}(): look()", other)
+    names: dict[str, Any] = {"__name__": module, "fork_for_me": other[fork]}
+    exec(f"def {function}(): fork_for_me()", names)
     names[function]()
     assert found == [starts]
     assert not starts_program(None)

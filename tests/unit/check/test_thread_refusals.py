@@ -293,3 +293,25 @@ def test_a_process_without_descriptor_2_writes_nowhere() -> None:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def test_where_threads_are_greenlets_nothing_is_looked_after(
+    refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchers: list[str] = []
+
+    def make(**more: Any) -> Any:
+        return SimpleNamespace(start=lambda: watchers.append(more["name"]))
+
+    copy = SimpleNamespace(**vars(vars(thread_refusals)["threading"]))
+    copy.Thread = make
+
+    def refused() -> None:
+        refusals.refuse(STORY, "1-1")
+
+    monkeypatch.setattr(thread_refusals, "threading", copy)
+    start(refused).join()
+    assert len(watchers) == 1
+    copy.get_ident = lambda: 7  # what is in sys.modules is another one, as with gevent
+    start(refused).join()
+    assert len(watchers) == 1

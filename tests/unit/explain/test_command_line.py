@@ -92,6 +92,7 @@ def test_a_log_without_a_known_error_is_said_to_be_one(
         (b"", "the input is empty"),
         (b" \n\n", "the input is empty"),
         (b"\x7fELF\x00\x01", "it holds null bytes"),
+        (b"\x00" * 9000, "the input is empty"),
     ],
 )
 def test_no_text_is_an_error(
@@ -125,6 +126,8 @@ def test_odd_encodings_and_endless_lines_are_read(tmp_path: Path) -> None:
     assert main([str(tmp_path / "latin")]) == 0
     (tmp_path / "wide").write_text(LOG, encoding="utf-16")
     assert main([str(tmp_path / "wide")]) == 0
+    (tmp_path / "hole").write_bytes(b"\0" * 9000 + LOG.encode())
+    assert main([str(tmp_path / "hole")]) == 0
     (tmp_path / "long").write_bytes(b"x" * (3 << 20) + b"\n" + LOG.encode())
     assert main([str(tmp_path / "long")]) == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from multiprocessing import process, spawn
 
 import pytest
@@ -43,6 +44,74 @@ def test_a_message_without_frames_gets_them_of_its_second_line() -> None:
     (hit,) = read(["x: Cannot re-initialize CUDA in forked subprocess, ", *LOG.splitlines()[:9]])
     assert hit.line == 1
     assert len(hit.frames) == 2
+
+
+PLACES = [("/venv/torch/cuda/__init__.py", 305, "_lazy_init"), ("/app/work.py", 5, "work")]
+SAID = "RuntimeError: Cannot re-initialize CUDA in forked subprocess"
+PLAIN = f"""\
+Traceback (most recent call last):
+  File "/app/other.py", line 9, in other
+ValueError: of something else
+Traceback (most recent call last):
+  File "/app/work.py", line 5, in work
+    say("it's\\n")
+  File "/venv/torch/cuda/__init__.py", line 305, in _lazy_init
+    raise RuntimeError(
+{SAID}
+"""
+RICH = f"""\
+╭──────────── Traceback (most recent call last) ────────────╮
+│ /app/work.py:5 in work                                    │
+│                                                           │
+│ ❱ 5     torch.zeros(1).cuda()                             │
+│ /venv/torch/cuda/__init__.py:305 in _lazy_init            │
+╰───────────────────────────────────────────────────────────╯
+{SAID}
+"""
+IPYTHON = f"""\
+-----------------------------------------------------------
+RuntimeError              Traceback (most recent call last)
+File /app/work.py:5, in work(n)
+----> 5     torch.zeros(1).cuda()
+
+File /venv/torch/cuda/__init__.py:305, in _lazy_init()
+--> 305     raise RuntimeError(
+
+{SAID}
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(PLAIN.splitlines(), id="plain"),
+        pytest.param(RICH.splitlines(), id="rich"),
+        pytest.param(IPYTHON.splitlines(), id="ipython"),
+        pytest.param(
+            [json.dumps({"log": f"{line}\n", "stream": "stderr"}) for line in PLAIN.splitlines()],
+            id="docker's JSON lines",
+        ),
+        pytest.param([json.dumps({"level": "ERROR", "msg": PLAIN})], id="one JSON line"),
+        pytest.param([json.dumps(json.dumps({"msg": PLAIN}))], id="JSON in JSON"),
+        pytest.param([repr({"exc_info": PLAIN})], id="a literal of Python"),
+    ],
+)
+def test_frames_are_known_however_they_are_written(lines: list[str]) -> None:
+    (hit,) = read(lines)
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+    assert "of something else" not in hit.text
+
+
+def test_a_cell_of_a_notebook_is_a_place() -> None:
+    (hit,) = read(["Traceback (most recent call last)", "Cell In[3], line 7", SAID])
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == [
+        ("Cell In[3]", 7, "<module>")
+    ]
+
+
+def test_a_path_of_windows_is_no_line_break() -> None:
+    (hit,) = read([LOG.splitlines()[0], r'  File "C:\new\x.py", line 3, in f', SAID])
+    assert [frame.lineno for frame in hit.frames] == [3]
 
 
 def test_frames_of_another_error_are_not_taken() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 import pytest
 
@@ -21,6 +22,15 @@ def in_a_child(check: Callable[[], bool]) -> bool:
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+class Told(list[str]):
+    """The functions that have forked and were not announced; none goes on to exec."""
+
+    def take(self, frame: FrameType) -> bool:
+        """Take one."""
+        self.append(frame.f_code.co_name)
+        return False
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +92,8 @@ def test_a_child_that_was_not_announced_knows_no_fork(lineage: Lineage) -> None:
 
 
 def test_a_fork_that_nobody_has_announced_is_told_before_it_happens(lineage: Lineage) -> None:
-    told: list[str] = []
-    lineage.on_unguarded_fork = lambda frame: told.append(frame.f_code.co_name)
+    told = Told()
+    lineage.on_unguarded_fork = told.take
     lineage.unclean = lambda: False
     assert in_a_child(lambda: True)
     lineage.unclean = lambda: True
@@ -94,12 +104,23 @@ def test_a_fork_that_nobody_has_announced_is_told_before_it_happens(lineage: Lin
     assert told == ["in_a_child"]
 
 
+def test_a_child_knows_whether_it_was_forked_for_the_sake_of_an_exec(lineage: Lineage) -> None:
+    lineage.unclean = lambda: True
+    lineage.on_unguarded_fork = lambda frame: True
+    assert in_a_child(lambda: lineage.starts_program)
+    assert not lineage.starts_program
+    lineage.next_fork = "7-1"
+    assert in_a_child(lambda: not lineage.starts_program)
+    lineage.on_unguarded_fork = lambda frame: False
+    assert in_a_child(lambda: not lineage.starts_program)
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of Python 3.12 on
 def test_forks_of_two_threads_are_told_apart(lineage: Lineage) -> None:
-    told: list[str] = []
+    told = Told()
     seen: list[bool] = []
     announced, go_on = threading.Event(), threading.Event()
-    lineage.on_unguarded_fork = lambda frame: told.append(frame.f_code.co_name)
+    lineage.on_unguarded_fork = told.take
     lineage.unclean = lambda: True
 
     def fork_later() -> None:
