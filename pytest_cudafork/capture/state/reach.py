@@ -106,6 +106,6 @@ def check_devices(tensors: Mapping[str, torch.Tensor], device: str, what: str) -
     for path, tensor in tensors.items():
         if place_of(tensor) is None:
             raise GraphUsageError(
-                f"{path} is a {type(tensor).__name__} ({tensor.layout}) without plain memory: a "
-                "static input is a strided tensor"
+                f"{path} is a {type(tensor).__name__} ({tensor.layout}, {tensor.dtype}) without "
+                "plain memory: a static input is a strided tensor, neither nested nor quantized"
             )

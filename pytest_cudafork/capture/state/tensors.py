@@ -45,7 +45,9 @@ def place_of(tensor: torch.Tensor) -> Place | None:
 
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a plain one: strided, with memory that can be read and written."""
-    if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return False
+    if tensor.device.type == "meta":
         return False
     try:
         return bool(tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0)

@@ -121,3 +121,25 @@ def test_operators_with_undefined_results_replay(name: str) -> None:
     expected = PARTLY[name]()
     for got, want in zip(graph.recording.result, expected, strict=True):
         assert torch.allclose(got, want, atol=1e-6)
+
+
+ODD_LAYOUTS: dict[str, Any] = {
+    "sparse memory": lambda x: torch.empty(3, layout=torch.sparse_coo),
+    "sparse, of a number of the host": lambda x: torch.scalar_tensor(2.0).to_sparse(),
+    "sparse, written": lambda x: x.to_sparse().mul_(2),
+    "nested": lambda x: torch.nested.nested_tensor([x, x]) * 2,
+    "nested, written": lambda x: torch.nested.nested_tensor([x, x]).mul_(2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", ODD_LAYOUTS)
+def test_an_eager_run_with_tensors_of_other_layouts_is_recorded(name: str) -> None:
+    x = torch.ones(3)
+
+    def run() -> Any:
+        ODD_LAYOUTS[name](x)
+        return x + 1
+
+    recording = SoftwareBackend().record(run)
+    assert (recording.nodes or ())[-1].name == "aten::add"
