@@ -82,6 +82,10 @@ class Region(NamedTuple):
         end = first + extent(tensor.shape, tensor.stride()) * size
         return cls(storage, pointer, first, end, describe(tensor), find)
 
+    def overlaps(self, other: Region) -> bool:
+        """Whether both cover the same byte, as far as addresses tell."""
+        return self.first < other.end and other.first < self.end
+
     def note(self, known: tuple[list[Region], list[Region]], *, reads: bool, writes: bool) -> None:
         """Add it to what a piece of work reads, and to what it writes, where that is so."""
         if reads:
