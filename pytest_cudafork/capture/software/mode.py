@@ -32,12 +32,11 @@ from pytest_cudafork.compat.torch_graphs import (
     DispatchMode,
     OpOverload,
     below_autograd,
+    handles_operators,
     has_no_storage,
 )
 
 __tracebackhide__ = of_refusals
-
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Recorder:
@@ -116,7 +115,7 @@ class RecordingMode(DispatchMode, SeesHostWork):
         kwargs = kwargs or {}
         if self.paused:
             return op(*args, **kwargs)
-        if types and any(each not in _PLAIN for each in types):
+        if types and any(map(handles_operators, types)):
             return NotImplemented  # a tensor subclass says first what it is made of
         if not isinstance(op, OpOverload):
             return self.higher_order(op, args, kwargs)

@@ -10,6 +10,7 @@ import torch
 
 from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
 from pytest_cudafork.capture.state.state_tree import Kind, Node, walk
+from pytest_cudafork.compat.torch_graphs import NO_STORAGE
 
 MOST_BYTES = 256 << 20
 """How much of the memory that a function can reach is saved, beyond its static inputs."""
@@ -51,7 +52,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
         return False
     try:
         return bool(tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0)
-    except (RuntimeError, NotImplementedError):  # a wrapper subclass without a storage
+    except NO_STORAGE:
         return False
 
 

@@ -143,3 +143,39 @@ def test_an_eager_run_with_tensors_of_other_layouts_is_recorded(name: str) -> No
 
     recording = SoftwareBackend().record(run)
     assert (recording.nodes or ())[-1].name == "aten::add"
+
+
+class Marked(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+    """A subclass that leaves its operators to torch."""
+
+
+class Weight(torch.nn.Parameter):  # type: ignore[misc]
+    """A parameter as serving engines have them, with attributes of their own."""
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.clone, lambda x: x.as_subclass(Marked), Weight])
+def test_subclasses_that_leave_operators_to_torch_are_recorded(make: Any) -> None:
+    weight, factor, x = make(torch.randn(3, 3)), [2], torch.randn(2, 3)
+
+    def step(x: Any) -> Any:
+        return x @ weight.data.detach() * factor[0] + weight.sum()
+
+    def other() -> None:
+        factor[0] = 3
+
+    with torch.no_grad():
+        assert_replay_equals_eager(step, [x], vary=[lambda: x.fill_(2)], backend="software")
+        with pytest.raises(GraphCaptureError, match="frozen"):
+            assert_replay_equals_eager(step, [x], vary=[other], backend="software")
+
+
+def test_the_host_reads_no_subclass_within_a_capture() -> None:
+    marked = torch.ones(3).as_subclass(Marked)
+    with pytest.raises(CaptureFailedError, match="tolist"):
+        SoftwareBackend().capture(lambda: marked.tolist())
+
+
+def test_a_lazy_module_is_made_in_the_warm_up() -> None:
+    module = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d()).eval()
+    with torch.no_grad():
+        assert_replay_equals_eager(module, [torch.randn(2, 4)], backend="software")
