@@ -158,6 +158,10 @@ class GraphBackend(abc.ABC):
     def device(self) -> str:
         """Where the tensors of a test have to lie: "cpu", "cuda"."""
 
+    def device_of(self, tensor: Any) -> Any:
+        """Return the ``torch.device`` that a tensor lies on, as the code under test is told."""
+        return tensor.device
+
     @abc.abstractmethod
     def new_pool(self) -> Any:
         """Memory that several captures may share, for ``capture(pool=...)``."""

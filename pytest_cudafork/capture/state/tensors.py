@@ -168,11 +168,13 @@ def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {path: tensor.detach().clone() for path, tensor in tensors.items()}
 
 
-def devices_of(tensors: Mapping[str, torch.Tensor]) -> dict[torch.device, str]:
+def devices_of(
+    tensors: Mapping[str, torch.Tensor], device_of: Callable[[torch.Tensor], torch.device]
+) -> dict[torch.device, str]:
     """Return the devices on which tensors lie, each with the path of the first one there."""
     found: dict[torch.device, str] = {}
     for path, tensor in tensors.items():
-        found.setdefault(tensor.device, path)
+        found.setdefault(device_of(tensor), path)
     return found
 
 
