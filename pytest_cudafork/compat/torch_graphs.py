@@ -54,6 +54,19 @@ def python_kernel(op: Any) -> Any:
     return dense or kernels.get(torch._C.DispatchKey.CPU)
 
 
+NO_STORAGE = (RuntimeError, ValueError)
+"""What a tensor without a storage raises that is asked for it: sparse and fake ones and wrappers;
+parameters that a lazy module has not made yet raise a ``ValueError``."""
+
+
+def handles_operators(kind: Any) -> bool:
+    """Whether tensors of a class handle operators themselves.
+
+    Where ``.data`` is taken, torch hands a mode the classes of others as well.
+    """
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
 MODE_CHECK = "_get_current_dispatch_mode"
 """Modules of some higher-order operators ask by this name whether a mode is active, and insist
 that none is."""
@@ -281,11 +294,14 @@ def has_no_storage(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no memory of its own, though its layout says so.
 
     Forward derivatives make such that stand for zeros, and so are results of collectives that are
-    not waited for yet: asking their storage for an address raises.
+    not waited for yet: asking their storage for an address raises. A parameter that a lazy module
+    has not made yet has no shape either.
     """
+    if torch.nn.parameter.is_lazy(tensor):
+        return True
     try:
         tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
+    except NO_STORAGE:
         return True
     return False
 

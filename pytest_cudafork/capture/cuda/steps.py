@@ -22,7 +22,7 @@ from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, 
 from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, tensors_in, traits_of
-from pytest_cudafork.compat.torch_graphs import ObservingMode, OpOverload
+from pytest_cudafork.compat.torch_graphs import ObservingMode, OpOverload, handles_operators
 from pytest_cudafork.observe.base.undo import UndoStack
 
 # Where Triton and Inductor time candidates.
@@ -86,9 +86,7 @@ class StepRecorder(ObservingMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if any(
-            not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types
-        ):
+        if any(map(handles_operators, types)):
             return NotImplemented  # a tensor of its own kind says what it consists of
         if not isinstance(func, OpOverload):
             return self._higher_order(func, args, kwargs)

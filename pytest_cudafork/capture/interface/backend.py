@@ -82,6 +82,10 @@ class Region(NamedTuple):
         end = first + extent(tensor.shape, tensor.stride()) * size
         return cls(storage, pointer, first, end, describe(tensor), find)
 
+    def overlaps(self, other: Region) -> bool:
+        """Whether both cover the same byte, as far as addresses tell."""
+        return self.first < other.end and other.first < self.end
+
     def note(self, known: tuple[list[Region], list[Region]], *, reads: bool, writes: bool) -> None:
         """Add it to what a piece of work reads, and to what it writes, where that is so."""
         if reads:
@@ -153,6 +157,10 @@ class GraphBackend(abc.ABC):
     @abc.abstractmethod
     def device(self) -> str:
         """Where the tensors of a test have to lie: "cpu", "cuda"."""
+
+    def device_of(self, tensor: Any) -> Any:
+        """Return the ``torch.device`` that a tensor lies on, as the code under test is told."""
+        return tensor.device
 
     @abc.abstractmethod
     def new_pool(self) -> Any:

@@ -31,10 +31,8 @@ class HostNumbers:
         for call, numbers, others in uses.differing:
             self._findings.add(_chosen(call, numbers, others, "in the run before the capture"))
         for call, taken in uses.calls.items():
-            if call.name not in VIEWS:
-                continue  # bounds often follow from the size of something else
             later = self._history.numbers.later(call, uses.ended)
-            if later is not None and later not in taken:
+            if later is not None and later not in taken and _is_choice(call, taken[0], later):
                 self._findings.add(_chosen(call, taken[0], later, "outside the graph since"))
         for step in uses.steps:
             for finding in _scheduled(step):
@@ -54,6 +52,17 @@ class HostNumbers:
                 return Again().value(one.read).item()
         except CannotTellError:
             return None
+
+
+def _is_choice(call: Call, numbers: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
+    """Whether calls differ in what a caller chooses.
+
+    Whole numbers are bounds, too, which follow from the size of something else.
+    """
+    if call.name in VIEWS:
+        return True
+    pairs = zip(numbers, others, strict=False)
+    return all(one == other or isinstance(one, float | complex) for one, other in pairs)
 
 
 def _scheduled(step: OptimizerStep) -> list[GraphFinding]:

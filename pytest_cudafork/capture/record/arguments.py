@@ -68,6 +68,9 @@ class Arguments:
         if kind in SIMPLE:
             return value
         if isinstance(value, Tensor):
+            if torch.nn.parameter.is_lazy(value):  # it has no shape yet
+                self.followed = False
+                return None
             return self._tensor(value, written)
         if isinstance(value, (list, tuple)):
             return [self.take(each, written) for each in value]

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.backend import describe, extent
-from pytest_cudafork.compat.torch_graphs import conjugated, identity_of, leave_alone, negated
+from pytest_cudafork.compat.torch_graphs import (
+    NO_STORAGE,
+    conjugated,
+    identity_of,
+    leave_alone,
+    negated,
+)
 
 _STRIDED = torch.strided
 
@@ -160,7 +166,7 @@ class Memories:
         """
         try:
             storage = tensor.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # it has no memory of its own
+        except NO_STORAGE:
             return None
         key = identity_of(storage)
         found = self.known.get(key)
@@ -175,5 +181,5 @@ class Memories:
         """Return the memory of a tensor, if it was met before."""
         try:
             return self.known.get(identity_of(tensor.untyped_storage()))
-        except (RuntimeError, NotImplementedError):
+        except NO_STORAGE:
             return None

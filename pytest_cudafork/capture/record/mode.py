@@ -16,7 +16,6 @@ from pytest_cudafork.capture.interface.host_work import SeesHostWork
 from pytest_cudafork.capture.interface.seen import SeenCapture
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import tensors_in
-from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.numbers import RESHAPED
 from pytest_cudafork.capture.record.operators import KnownOperator
@@ -26,6 +25,7 @@ from pytest_cudafork.compat.torch_graphs import (
     CUDA_KEYS,
     ObservingMode,
     below_autograd,
+    handles_operators,
     passed_on,
 )
 
@@ -54,7 +54,7 @@ class HistoryMode(ObservingMode, SeesHostWork):
         if history.paused or (history.uses is not None and not self._of_capture):
             return op(*args, **kwargs)
         for each in types:
-            if each not in PLAIN and not issubclass(each, PLAIN[1]):
+            if handles_operators(each):
                 passes = issubclass(each, self._passed_on)
                 return op(*args, **kwargs) if passes else NotImplemented
         known = history.operators(op)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor
 
 _MOST_LINES = 4096
@@ -133,4 +134,4 @@ def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ..
 
 
 def _shape(tensor: Tensor) -> Any:
-    return None if tensor.is_nested else tensor.shape
+    return None if tensor.is_nested or torch.nn.parameter.is_lazy(tensor) else tensor.shape

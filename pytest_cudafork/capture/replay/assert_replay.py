@@ -101,7 +101,7 @@ def assert_replay_equals_eager(
     options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
     with checking("assert_replay_equals_eager", chosen), contextlib.ExitStack() as stack:
         subject = FunctionSubject(fn, inputs, eager, replay, log)
-        check_devices(subject.inputs(), chosen.device, "the static inputs")
+        check_devices(subject.inputs(), chosen, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
         stack.enter_context(restored(subject.inputs(), lambda: bool(log.findings)))
         with released_on_failure(subject):

@@ -35,10 +35,10 @@ def handed_over(warm: Recording, captured: Recording) -> list[Kept]:
     found: dict[tuple[str, str, int, int], Kept] = {}
     for work in warm.work:
         for region in work.writes:
-            if not any(_overlap(region, one) for one in reads.get(region.pointer, ())):
+            if not any(region.overlaps(one) for one in reads.get(region.pointer, ())):
                 continue
             again = (
-                _key(other) == _key(work) or (other.exact and _overlap(region, one))
+                _key(other) == _key(work) or (other.exact and region.overlaps(one))
                 for one, other in writes.get(region.pointer, ())
             )
             if not any(again) and _is_there(region):
@@ -109,7 +109,3 @@ def _key(work: Work) -> tuple[str, str]:
 
 def _within(one: Region, other: Region) -> bool:
     return other.first <= one.first and one.end <= other.end
-
-
-def _overlap(one: Region, other: Region) -> bool:
-    return one.first < other.end and other.first < one.end

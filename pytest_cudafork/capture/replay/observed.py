@@ -19,7 +19,11 @@ from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.past_operators import not_compiled
 from pytest_cudafork.capture.state.tensors import alias, has_memory
 
-_WRITERS = ("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_")
+_SCATTERS = ("scatter", "scatter_")
+_WRITERS = (
+    *("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_"),
+    *("put", "put_", *_SCATTERS),
+)
 _MOST_STEPS = 100_000
 
 
@@ -103,7 +107,7 @@ def collisions(run: Callable[[], Any], rows: int, total: int) -> list[Collision]
         name = traits_of(op).name
         if name.partition("::")[2] not in _WRITERS:
             return
-        for words in _collision(name, args, rows, total):
+        for words in _collision(name, (*args, *kwargs.values()), rows, total):
             found.append(Collision(line_at_work(), words))
 
     with _watched(see):
@@ -112,12 +116,16 @@ def collisions(run: Callable[[], Any], rows: int, total: int) -> list[Collision]
 
 
 def _collision(name: str, args: Any, rows: int, total: int) -> Iterator[str]:
-    copies = "index_copy" in name
-    accumulates = not copies and len(args) > 3 and bool(args[3])
-    indices = [args[2]] if copies else list(args[1])
-    if accumulates or len(indices) == 0 or any(one is None for one in indices[1:]):
-        return
-    places = _places(indices, total)
+    short = name.partition("::")[2]
+    if short in _SCATTERS:
+        places = _scattered(args, total)
+    else:
+        copies, puts = "index_copy" in short, short in ("put", "put_")
+        accumulates = not copies and len(args) > 3 and bool(args[3])
+        indices = [args[2]] if copies else [args[1]] if puts else list(args[1])
+        if accumulates or len(indices) == 0 or any(one is None for one in indices[1:]):
+            return
+        places = _places(indices, total)
     if places is None:
         return
     live, padding = places[:rows].reshape(-1), places[rows:].reshape(-1)
@@ -142,6 +150,21 @@ def _places(indices: list[Any], total: int) -> torch.Tensor | None:
     for one in tensors[1:]:
         place = place * (int(one.max()) + 1) + one.long()
     return place
+
+
+def _scattered(args: Any, total: int) -> torch.Tensor | None:
+    """Return the same for ``scatter``, which takes a place along one dimension for each element.
+
+    Only along the first one can elements of two rows meet. What ``reduce=`` adds up, and a number
+    that all places get, is the same in any order.
+    """
+    target, dim, index, source, *reduce = args
+    if reduce or not isinstance(source, torch.Tensor) or dim % max(target.dim(), 1):
+        return None
+    if index.dim() == 0 or index.shape[0] != total:
+        return None
+    beside = torch.arange(index[0].numel(), device=index.device).view(index.shape[1:])
+    return index * max(index[0].numel(), 1) + beside
 
 
 class Filled:

@@ -239,8 +239,8 @@ class Passes:
         """
         inputs = self.persistent(self.captured)
         self.places = storages(inputs)
-        check_devices(inputs, self.backend.device, "the persistent inputs")
-        found = devices_of(self.at_capture.tensors())
+        check_devices(inputs, self.backend, "the persistent inputs")
+        found = devices_of(self.at_capture.tensors(), self.backend.device_of)
         # Lengths on the host beside tensors on the GPU are usual.
         others = [where for where in found if where.type != "cpu"]
         if len(others) > (0 if self.backend.device == "cpu" else 1):

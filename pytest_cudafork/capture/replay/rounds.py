@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_cudafork.capture.interface.backend import Region
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.interface.progress import now_at
 from pytest_cudafork.capture.replay.extra_checks import padding, randomness, uninitialized
@@ -24,7 +25,7 @@ from pytest_cudafork.capture.state.compare import (
     frozen_copy,
     leaves,
 )
-from pytest_cudafork.capture.state.tensors import Saved, alias, copies, storage_of
+from pytest_cudafork.capture.state.tensors import Saved, alias, copies, has_memory, storage_of
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.capture.story.hints import Symptoms, explain
 from pytest_cudafork.compat.torch_graphs import version_of
@@ -392,17 +393,23 @@ class Rounds:
             )
 
     def _line_that_writes(self, path: str) -> str:
-        """Return the line of the first work in the graph that uses an output's memory."""
+        """Return the line of the first work in the graph that writes an output's memory.
+
+        Memory of a graph is lent several times: only the last that lies there is meant.
+        """
         graph = self._subject.graph
-        if graph is None or graph.recording.uses is None or graph.recording.nodes is None:
-            return ""
         outputs = leaves(self._subject.outputs(), self._subject.name)
         tensor = {**self._subject.reachable(), **self._subject.inputs(), **outputs}.get(path)
-        place = storage_of(tensor) if isinstance(tensor, torch.Tensor) else 0
-        for use in graph.recording.uses:
-            if place and use.pointer == place and use.writes:
-                return graph.recording.nodes[use.node].where
-        return ""
+        if graph is None or not isinstance(tensor, torch.Tensor) or not has_memory(tensor):
+            return ""
+        covered = Region.under(tensor, 0, storage_of(tensor), lambda: None)
+        found = [
+            (region.storage, work.where)
+            for work in graph.recording.work or ()
+            for region in (work.writes if work.exact else (*work.writes, *work.reads))
+            if region.overlaps(covered)
+        ]
+        return next((where for storage, where in found if storage == found[-1][0]), "")
 
     def asides(self, *, rng: bool) -> None:
         """Check random numbers, where there are any, and reads of memory that nobody filled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -131,8 +132,9 @@ def other_floats(tensors: Mapping[str, torch.Tensor]) -> bool:
             target.view(torch.uint8).copy_(old.view(torch.uint8).reshape(-1).roll(1).view_as(old))
         else:
             target.copy_(old.reshape(-1).roll(1).view_as(old) if old.numel() > 1 else old * 0.5)
-        if old.numel() > 1 and torch.equal(raw(old), raw(target.contiguous())):
-            target.copy_(old * 0.75)  # all elements were equal
+        if torch.equal(raw(old), raw(target.contiguous())):  # all elements are equal
+            with contextlib.suppress(NotImplementedError):  # packed types can only be stored
+                target.copy_(old.float() * 0.5 if target.element_size() == 1 else old * 0.75)
         changed = changed or not torch.equal(raw(old), raw(target.contiguous().clone()))
     return changed
 

@@ -31,6 +31,7 @@ from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
+from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
 from pytest_cudafork.capture.software.shapes import Shapes
@@ -166,8 +167,15 @@ class SoftwareBackend(GraphBackend):
 
     @property
     def device(self) -> str:
-        """Where tensors lie."""
-        return "cpu"
+        """Where tensors lie; those of code that is shown a GPU lie on the CPU and say "cuda"."""
+        return "cpu" if known_places() is None else "cuda"
+
+    def device_of(self, tensor: Tensor) -> torch.device:
+        """The device that a tensor says it lies on; where that is not known, a graph takes it."""
+        on_host = known_places()
+        if on_host is None or on_host(tensor) is True or not tensor.is_cpu:
+            return tensor.device
+        return torch.device("cuda")
 
     def new_pool(self) -> Pool:
         """Memory that several captures may share."""

@@ -32,8 +32,10 @@ from pytest_cudafork.capture.software.shapes import (
     NotDenseError,
     Shapes,
     Spec,
+    Specs,
     map_tensors,
     signature_of,
+    unlike_dense,
 )
 from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
 from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
@@ -91,15 +93,11 @@ class CaptureMode(RecordingMode):
         if special is not None:
             return special(op, traits, args, kwargs)
         found: list[Tensor] = []
-        try:
-            key = signature_of(args, kwargs, found)
-        except RuntimeError:  # a sparse tensor has no strides
-            self._refuse_layout(traits, str(found[-1].layout))
+        key = self._key(traits, args, kwargs, found)
         for each in found:
             if not each.is_cpu:
                 return self._elsewhere(op, traits, args, kwargs, each.device)
-            if each.layout != torch.strided:
-                self._refuse_layout(traits, str(each.layout))
+            self._check_dense(traits, each)
         if traits.has_device:
             device = kwargs.get("device")
             if device is not None and device.type != "cpu":
@@ -120,10 +118,7 @@ class CaptureMode(RecordingMode):
     def _work(
         self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], key: Any, found: Any
     ) -> Any:
-        try:
-            specs = self._shapes(op, traits, args, kwargs, key)
-        except NotDenseError as error:
-            self._refuse_layout(traits, str(error))
+        specs = self._specs(op, traits, args, kwargs, key)
         for index, spec in specs.resized:
             self._grow(traits.written[index].of(args, kwargs), spec, traits)
         recorder = self.recorder
@@ -202,11 +197,13 @@ class CaptureMode(RecordingMode):
 
     def _empty(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         found: list[Tensor] = []
-        key = signature_of(args, kwargs, found)
+        key = self._key(traits, args, kwargs, found)
         device = kwargs.get("device") or (found[0].device if found else torch.device("cpu"))
         if device.type != "cpu":
             return op(*args, **kwargs)
-        spec = self._shapes(op, traits, args, kwargs, key).results
+        for each in found:
+            self._check_dense(traits, each)
+        spec = self._specs(op, traits, args, kwargs, key).results
         if not isinstance(spec, Spec):
             return op(*args, **kwargs)
         made = self._make(spec, -1)
@@ -273,9 +270,27 @@ class CaptureMode(RecordingMode):
             check="not-judged",
         )
 
-    def _refuse_layout(self, traits: Traits, layout: str) -> NoReturn:
+    def _key(self, traits: Traits, args: Any, kwargs: dict[str, Any], found: list[Tensor]) -> Any:
+        """What the results of a call depend on; the tensors are added to ``found``."""
+        try:
+            return signature_of(args, kwargs, found)
+        except RuntimeError:  # a nested tensor has no shape
+            self._check_dense(traits, found[-1])
+            raise
+
+    def _specs(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], key: Any) -> Specs:
+        try:
+            return self._shapes(op, traits, args, kwargs, key)
+        except NotDenseError as error:
+            self._refuse_layout(traits, str(error))
+
+    def _check_dense(self, traits: Traits, tensor: Tensor) -> None:
+        if unlike := unlike_dense(tensor):
+            self._refuse_layout(traits, unlike)
+
+    def _refuse_layout(self, traits: Traits, unlike: str) -> NoReturn:
         self.refusals.refuse(
-            f"{traits.name} at {{where}} works with a tensor of layout {layout}",
+            f"{traits.name} at {{where}} works with a tensor of {unlike}",
             "the software graph records dense tensors; operators on others mostly wait for their "
             "shapes on a GPU",
             "use a dense tensor within the graph",

@@ -34,6 +34,7 @@ from pytest_cudafork.capture.software.own_thread import replace_here
 from pytest_cudafork.capture.software.places import OnHost
 from pytest_cudafork.compat.torch_graphs import (
     OPTIMIZER_CHECKS,
+    handles_operators,
     is_device_set,
     know_functions_that_make_tensors,
 )
@@ -96,7 +97,7 @@ class HostCalls:
     def _known_to_host(self, tensor: Tensor) -> bool:
         if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
             return True
-        if type(tensor) not in (Tensor, torch.nn.Parameter):
+        if handles_operators(type(tensor)):
             return True  # a subclass says itself what it does
         memory = self._memories.get(tensor)
         return (memory is not None and memory.host) or self._lies_on_host(tensor) is True

@@ -32,12 +32,11 @@ from pytest_cudafork.compat.torch_graphs import (
     DispatchMode,
     OpOverload,
     below_autograd,
+    handles_operators,
     has_no_storage,
 )
 
 __tracebackhide__ = of_refusals
-
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Recorder:
@@ -96,9 +95,9 @@ class Recorder:
 
 
 def _dense(tree: Any) -> list[Tensor]:
-    """The tensors that have a storage."""
-    tensors = tensors_in(tree)
-    return [e for e in tensors if e.layout == torch.strided and not has_no_storage(e)]
+    """The tensors that have a shape and a storage."""
+    tensors = [e for e in tensors_in(tree) if e.layout == torch.strided and not e.is_nested]
+    return [e for e in tensors if not has_no_storage(e)]
 
 
 class RecordingMode(DispatchMode, SeesHostWork):
@@ -116,7 +115,7 @@ class RecordingMode(DispatchMode, SeesHostWork):
         kwargs = kwargs or {}
         if self.paused:
             return op(*args, **kwargs)
-        if types and any(each not in _PLAIN for each in types):
+        if types and any(map(handles_operators, types)):
             return NotImplemented  # a tensor subclass says first what it is made of
         if not isinstance(op, OpOverload):
             return self.higher_order(op, args, kwargs)
@@ -176,12 +175,13 @@ class EagerMode(RecordingMode):
             memories.of(result).host = True
             return result
         if kind is Kind.EMPTY:
-            made = memories.own(result)
-            made.filled, made.where = False, line_at_work()
+            for each in _dense(result):
+                made = memories.own(each)
+                made.filled, made.where = False, line_at_work()
             return result
         found = _dense((args, kwargs))
         if found and all((m := memories.get(each)) is not None and m.host for each in found):
-            for each in tensors_in(result):
+            for each in _dense(result):
                 memories.of(each).host = True
             return result
         if self._shapes is not None and traits.on_values is None:
@@ -212,7 +212,7 @@ def note_uses(
                 read = each.numel() > 0
                 recorder.use(memories.of(each), node, reads=read, writes=False, tensor=each)
     for each, written in given:
-        if written is not None:
+        if written is not None and id(each) in dense:
             # A partial write of fresh memory is no read of it: only plain arguments count as such.
             memory = memories.of(each)
             memory.filled = True

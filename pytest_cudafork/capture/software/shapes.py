@@ -78,24 +78,34 @@ def map_tensors(change: Callable[[Tensor], Any], tree: Any) -> Any:
     return tree
 
 
+def unlike_dense(tensor: Tensor) -> str:
+    """What a tensor has beside plain memory, which cannot be recorded; "" if it has nothing."""
+    if tensor.is_nested:
+        return "a nested layout"
+    if tensor.layout != torch.strided:
+        return f"layout {tensor.layout}"
+    # Its scale lies beside its memory, and memory of its type cannot be written without one.
+    return f"type {tensor.dtype}" if tensor.is_quantized else ""
+
+
 def spec_of(tensor: Tensor) -> Spec:
     """What it takes to make such a tensor."""
-    if tensor.layout != torch.strided:
-        raise NotDenseError(str(tensor.layout))
+    if unlike := unlike_dense(tensor):
+        raise NotDenseError(unlike)
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
     nbytes = extent(shape, stride) * tensor.element_size()
     return Spec(shape, stride, tensor.dtype, nbytes)
 
 
 class NotDenseError(TypeError):
-    """A result is a tensor of another layout, which it names."""
+    """A result is a tensor of another layout, or quantized; it says which."""
 
 
 class Shapes:
     """Answers from a cache, which several captures may share, else by asking torch."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Specs] = {}
+        self._known: dict[Any, Specs | NotDenseError] = {}
 
     def __call__(
         self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], key: Any
@@ -106,6 +116,8 @@ class Shapes:
             found = self._known.get(key)
         except Exception:  # an argument that cannot be hashed or compared
             return self._ask(op, traits, args, kwargs)
+        if isinstance(found, NotDenseError):
+            raise NotDenseError(*found.args)
         if found is None:
             found = self._known[key] = self._ask(op, traits, args, kwargs)
         return found
@@ -124,8 +136,13 @@ class Shapes:
             return
         found: list[Tensor] = []
         key = signature_of(args, kwargs, found)
-        with contextlib.suppress(NotDenseError, TypeError):  # another layout; not to be hashed
-            self._known.setdefault(_with_modes(op, key), Specs(map_tensors(spec_of, results), ()))
+        learned: Specs | NotDenseError
+        try:
+            learned = Specs(map_tensors(spec_of, results), ())
+        except NotDenseError as error:  # a meta kernel may say that it is dense
+            learned = NotDenseError(*error.args)
+        with contextlib.suppress(TypeError):  # arguments that cannot be hashed
+            self._known.setdefault(_with_modes(op, key), learned)
 
     def _ask(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Specs:
         if traits.name.startswith("c10d::") and traits.written:
@@ -139,6 +156,8 @@ class Shapes:
             try:
                 return self._run(op, traits, args, kwargs, meta=meta)
             except Exception as error:
+                if isinstance(error, NotDenseError) and not meta:
+                    raise
                 if wrong is None or not meta:  # in the words of eager code
                     wrong = error
         assert wrong is not None

@@ -10,9 +10,15 @@ from typing import Any
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 
 from pytest_cudafork.capture.operators.traits import tensors_in
-from pytest_cudafork.compat.torch_graphs import identity_of, unwrapped
+from pytest_cudafork.compat.torch_graphs import (
+    NO_STORAGE,
+    identity_of,
+    unwrapped,
+    without_torch_function,
+)
 
 _ENOUGH = 4096  # storages noted between two looks for those that are gone
 
@@ -48,7 +54,9 @@ class Storages:
 
     def is_number_of_host(self, tensor: Tensor) -> bool:
         """Whether it is a single number that lies on the host for sure."""
-        return not tensor.dim() and self._is_in(self.on_host, tensor)
+        if is_lazy(tensor) or tensor.dim():
+            return False
+        return self._is_in(self.on_host, tensor)
 
     def is_pinned(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in pinned memory."""
@@ -117,6 +125,9 @@ def storage_of(tensor: Tensor) -> Any:
     """Return the memory of a tensor, also of one that ``torch.func`` has wrapped; None: none."""
     try:
         return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # sparse, fake, functional tensors
+    except NO_STORAGE:
+        if is_lazy(tensor):  # it answers what torch asks alone
+            with without_torch_function():
+                return tensor.untyped_storage()
         inner = unwrapped(tensor)
         return None if inner is tensor else storage_of(inner)

@@ -109,6 +109,11 @@ def difference(
     """Compare two values; None if they agree."""
     if not isinstance(expected, torch.Tensor) or not isinstance(got, torch.Tensor):
         return _host_difference(path, expected, got, tolerance)
+    if (expected.is_nested or got.is_nested) and torch.strided in (expected.layout, got.layout):
+        raise GraphUsageError(
+            f"{path} is a nested tensor, which has no shape to compare: return its parts "
+            "(nested.unbind())"
+        )
     if rows is not None and expected.dim() and got.dim():
         expected, got = expected[:rows], got[:rows]
     if expected.shape != got.shape or expected.dtype != got.dtype:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.interface.backend import MemoryUse
+from pytest_cudafork.capture.interface.backend import GraphBackend, MemoryUse
 from pytest_cudafork.capture.state.carried import closure_of
 from pytest_cudafork.capture.state.state_tree import Kind, TooManyObjectsError, walk
 from pytest_cudafork.capture.state.tensors import devices_of, distinct_tensors, place_of, storage_of
@@ -82,14 +82,14 @@ def storages(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     return {path: storage_of(tensor) for path, tensor in tensors.items()}
 
 
-def check_devices(tensors: Mapping[str, torch.Tensor], device: str, what: str) -> None:
+def check_devices(tensors: Mapping[str, torch.Tensor], backend: GraphBackend, what: str) -> None:
     """Refuse tensors that lie on two devices, or on another than the backend's.
 
     Raises:
         GraphUsageError: they do; the message names one of each.
 
     """
-    found = devices_of(tensors)
+    found, device = devices_of(tensors, backend.device_of), backend.device
     if len(found) > 1:
         words = " and ".join(f"{path} on {where}" for where, path in found.items())
         raise GraphUsageError(
@@ -106,6 +106,6 @@ def check_devices(tensors: Mapping[str, torch.Tensor], device: str, what: str) -
     for path, tensor in tensors.items():
         if place_of(tensor) is None:
             raise GraphUsageError(
-                f"{path} is a {type(tensor).__name__} ({tensor.layout}) without plain memory: a "
-                "static input is a strided tensor"
+                f"{path} is a {type(tensor).__name__} ({tensor.layout}, {tensor.dtype}) without "
+                "plain memory: a static input is a strided tensor, neither nested nor quantized"
             )

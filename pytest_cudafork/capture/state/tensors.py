@@ -10,6 +10,7 @@ import torch
 
 from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
 from pytest_cudafork.capture.state.state_tree import Kind, Node, walk
+from pytest_cudafork.compat.torch_graphs import NO_STORAGE
 
 MOST_BYTES = 256 << 20
 """How much of the memory that a function can reach is saved, beyond its static inputs."""
@@ -45,11 +46,13 @@ def place_of(tensor: torch.Tensor) -> Place | None:
 
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a plain one: strided, with memory that can be read and written."""
-    if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return False
+    if tensor.device.type == "meta":
         return False
     try:
         return bool(tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0)
-    except (RuntimeError, NotImplementedError):  # a wrapper subclass without a storage
+    except NO_STORAGE:
         return False
 
 
@@ -165,11 +168,13 @@ def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {path: tensor.detach().clone() for path, tensor in tensors.items()}
 
 
-def devices_of(tensors: Mapping[str, torch.Tensor]) -> dict[torch.device, str]:
+def devices_of(
+    tensors: Mapping[str, torch.Tensor], device_of: Callable[[torch.Tensor], torch.device]
+) -> dict[torch.device, str]:
     """Return the devices on which tensors lie, each with the path of the first one there."""
     found: dict[torch.device, str] = {}
     for path, tensor in tensors.items():
-        found.setdefault(tensor.device, path)
+        found.setdefault(device_of(tensor), path)
     return found
 
 

@@ -88,6 +88,41 @@ def test_on_cuda(graph_backend):
     assert_replay_equals_eager(torch.no_grad()(manager.model), [manager.x], replay=manager)
 """
 
+CHECKED = """
+import pytest, torch
+from pytest_cudafork import GraphUsageError, assert_replay_equals_eager
+
+def test_device_of_the_fixture(graph_backend):
+    assert graph_backend.device == "cuda"
+    x, factor = torch.ones(2, device=graph_backend.device), [2]
+    graph = graph_backend.capture(lambda: x * 3)
+    graph.replay()
+    assert graph.recording.result.tolist() == [3, 3]
+
+    def longer():
+        factor[0] = 3
+
+    assert_replay_equals_eager(lambda x: x * factor[0], [x], vary=[lambda: x.fill_(4)])
+    with pytest.raises(AssertionError, match="it looks frozen"):
+        assert_replay_equals_eager(lambda x: x * factor[0], [x], vary=[longer])
+
+def test_pair(capture_pair, graph_backend):
+    lengths = torch.tensor([1, 2], device=graph_backend.device)
+    host = torch.tensor([1, 2])
+
+    def factory(desc, warmup):
+        state = {"lengths": lengths, "on the host": host.clone()}
+        return lambda: state["lengths"] * 2, state
+
+    capture_pair(factory, 2, persistent={"lengths": lengths}, vary=[lambda: lengths.fill_(3)])
+    with pytest.raises(GraphUsageError, match="lie on 2 devices"):
+        capture_pair(factory, 2, persistent={"lengths": lengths, "host": host})
+
+def test_host(graph_backend):
+    with pytest.raises(GraphUsageError, match="lies on cpu, and the graphs .* are on 'cuda'"):
+        assert_replay_equals_eager(lambda x: x * 2, [torch.ones(2)])
+"""
+
 
 @pytest.mark.parametrize("marked", ["", "@pytest.mark.isolated(method='fork')"])
 def test_under_the_option_all_phases_of_all_tests_capture_software_graphs(
@@ -123,6 +158,17 @@ def test_under_a_present_face_tensors_on_cuda_are_stand_ins(pytester: pytest.Pyt
     result = run_session(pytester, "-v", *options)
     assert_no_crash(result)
     assert outcomes(result) == {"test_on_cuda": "PASSED"}
+
+
+def test_under_a_present_face_the_fixture_gives_its_device_and_checks_know_it(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(CHECKED)
+    options = ("--cuda-fork-check=poison", "--cuda-fork-device=phantom:sm_90")
+    result = run_session(pytester, "-v", *options)
+    assert_no_crash(result)
+    assert set(outcomes(result).values()) == {"PASSED"}
+    assert len(outcomes(result)) == 3
 
 
 def test_what_a_fixture_of_a_module_holds_lies_on_its_gpu_in_each_test(

@@ -380,3 +380,25 @@ def test_places_of_saved_tensors_are_asked_and_put_in_order() -> None:
     assert torch_graphs.untyped(storage) is storage
     typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True)
     assert torch_graphs.untyped(typed) is storage
+
+
+def test_tensors_that_handle_operators_are_told_from_others() -> None:
+    class Plain(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+        pass
+
+    class Own(torch.Tensor):  # type: ignore[misc]
+        @classmethod
+        def __torch_dispatch__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return NotImplemented
+
+    plain = (torch.Tensor, torch.nn.Parameter, Plain, torch.nn.parameter.UninitializedParameter)
+    assert [torch_graphs.handles_operators(each) for each in (*plain, Own)] == [False] * 4 + [True]
+
+
+def test_a_parameter_that_a_lazy_module_has_not_made_has_no_storage() -> None:
+    lazy = torch.nn.LazyLinear(2).weight
+    assert torch_graphs.has_no_storage(lazy)
+    with pytest.raises(torch_graphs.NO_STORAGE):
+        lazy.untyped_storage()

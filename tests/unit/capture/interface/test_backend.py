@@ -77,6 +77,15 @@ def test_a_region_is_noted_where_it_is_read_or_written(reads: bool, writes: bool
     assert known == ([region] * reads, [region] * writes)
 
 
+def test_regions_overlap_where_they_cover_the_same_byte() -> None:
+    def region(first: int, end: int) -> Region:
+        return Region(7, 1000, first, end, "float32[4]", lambda: None)
+
+    assert region(1000, 1008).overlaps(region(1004, 1012))
+    assert not region(1000, 1008).overlaps(region(1008, 1012))
+    assert not region(1000, 1000).overlaps(region(1000, 1008)), "it covers nothing"
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_no_garbage_is_collected_meanwhile_and_after_it_as_before(
     before: bool, request: pytest.FixtureRequest

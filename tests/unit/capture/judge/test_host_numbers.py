@@ -75,6 +75,53 @@ def test_a_number_by_name_that_was_another_one_in_the_warm_up() -> None:
 @pytest.mark.parametrize(
     "work",
     [
+        lambda x, number: x * number,
+        lambda x, number: torch.add(x, x, alpha=number),
+        lambda x, number: torch.nn.functional.leaky_relu(x, number),
+        lambda x, number: x.clamp(max=number),
+    ],
+)
+def test_a_floating_point_number_that_is_another_one_in_eager_runs_since(work: Any) -> None:
+    with looking() as look:
+        x = torch.ones(9)
+
+        def run(number: float) -> Any:
+            return work(x, number)
+
+        run(0.5)
+        captured = look.capture(lambda: run(0.5))
+        run(0.5)
+        captured.replay()
+        assert suspicions(look) == []
+        run(0.25)
+        captured.replay()
+        (what,) = suspicions(look)
+        assert "has the number 0.5 in the graph, and had 0.25 outside the graph since" in what
+
+
+def test_floating_point_numbers_of_several_graphs_and_bounds_of_eager_runs_are_no_suspicion() -> (
+    None
+):
+    with looking() as look:
+        x = torch.ones(9)
+
+        def run(number: float, most: int) -> Any:
+            return (x * number).clamp(max=most)
+
+        graphs = []
+        for number in (0.5, 0.25):
+            run(number, 3)
+            graphs.append(look.capture(functools.partial(run, number, 3)))
+        run(0.25, 4)
+        run(0.5, 5)
+        for one in graphs:
+            one.replay()
+        assert suspicions(look) == []
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
         lambda x, step: x.roll(step),
         lambda x, step: torch.nn.functional.pad(x, (step, 8 - step)),
         lambda x, step: torch._foreach_mul([x, x], [float(step), 2.0]),

@@ -168,3 +168,25 @@ def test_tensors_of_every_kind_pass() -> None:
         assert doubled.tolist() == [[0, 2], [4, 10]]
         assert torch.func.grad(lambda x: (x**2).sum())(torch.ones(2)).tolist() == [2.0, 2.0]
         assert torch.zeros(0).sum() == 0
+
+
+class Marked(Tensor):  # type: ignore[misc]  # torch is not followed
+    """A subclass that leaves its operators to torch."""
+
+
+class Weight(torch.nn.Parameter):  # type: ignore[misc]
+    """A parameter as serving engines have them, with attributes of their own."""
+
+
+@pytest.mark.parametrize("kind", [Tensor, Marked, Weight])
+def test_the_data_of_subclasses_that_leave_operators_to_torch_are_seen(kind: Any) -> None:
+    tensor = torch.ones(3).as_subclass(Marked) if kind is Marked else torch.ones(3)
+    tensor = Weight(tensor) if kind is Weight else tensor
+    with HistoryMode(History()):
+        assert tensor.data.sum() == 3
+
+
+def test_a_lazy_module_is_moved_and_made() -> None:
+    with HistoryMode(History()):
+        module = torch.nn.Sequential(torch.nn.LazyLinear(2), torch.nn.LazyBatchNorm1d()).double()
+        assert module.eval()(torch.ones(4, 3, dtype=torch.float64)).shape == (4, 2)

@@ -107,9 +107,39 @@ def test_padded_rows_that_are_written_where_live_ones_are(
         assert f"at {places}, where it writes live rows" in found[0]
 
 
+@pytest.mark.parametrize(("slots", "places"), [([0, 1, 1, 5], "2, 3"), ([0, 1, 7, 7], "")])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda index: CACHE.scatter_(0, index[:, None].expand(4, 2), ROWS),
+        lambda index: CACHE.scatter(-2, index[:, None].expand(4, 2), ROWS),
+        lambda index: CACHE.put_(2 * index[:, None] + torch.arange(2), ROWS),
+        lambda index: CACHE.put(2 * index[:, None] + torch.arange(2), ROWS),
+    ],
+)
+def test_padded_rows_that_are_written_element_by_element(
+    write: Callable[[Any], Any], slots: list[int], places: str
+) -> None:
+    found = [one.words for one in collisions(lambda: write(torch.tensor(slots)), 2, 4)]
+    assert len(found) == bool(places)
+    if places:
+        assert f"at {places}, where it writes live rows" in found[0]
+
+
+SAME = torch.zeros(4, 2, dtype=torch.int64)
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
 @pytest.mark.parametrize(
     "run",
     [
+        lambda: CACHE.scatter_(1, SAME, ROWS),  # each row writes into its own
+        lambda: CACHE.scatter_(0, SAME, 1.0),
+        lambda: CACHE.scatter_(0, SAME, ROWS, reduce="add"),
+        lambda: CACHE.scatter_(0, SAME[:2], ROWS),  # of other rows
+        lambda: torch.zeros(()).scatter_(0, torch.tensor(0), torch.tensor(1.0)),
+        lambda: CACHE.scatter_(0, SAME[:, :0], ROWS),
+        lambda: CACHE.put_(SAME, ROWS, accumulate=True),
         lambda: CACHE.index_put_((torch.tensor([0, 1, 0, 1]),), ROWS, accumulate=True),
         lambda: CACHE.index_copy_(0, torch.tensor([0, 0]), ROWS[:2]),  # of other rows
         lambda: CACHE.__setitem__(CACHE > 0, 3.0),

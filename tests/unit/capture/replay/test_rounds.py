@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,37 @@ def test_a_difference_names_stimulus_values_and_the_line_that_wrote() -> None:
     assert found.where.startswith(__file__)
     made.run(Stimulus("another", lambda: x.fill_(2)))
     assert len(log.findings) == 1, "told once for each output"
+
+
+def _updated(x: Any, kept: Any, factor: list[int]) -> Any:
+    read = kept * 3
+    kept.add_(x * factor[0])  # blamed
+    return read
+
+
+def _in_two_parts(x: Any, kept: Any, factor: list[int]) -> Any:
+    both = torch.empty(2 * len(x))
+    both[: len(x)] = x
+    both[len(x) :] = x * factor[0]  # blamed
+    return both[: len(x)], both[len(x) :]
+
+
+def _in_memory_of_others(x: Any, kept: Any, factor: list[int]) -> Any:
+    for _ in range(3):
+        x = (x * 2) / 2
+    return x * factor[0]  # blamed
+
+
+@pytest.mark.parametrize("fn", [_updated, _in_two_parts, _in_memory_of_others])
+def test_the_line_that_is_named_writes_the_memory_that_differs(fn: Any) -> None:
+    x, kept, factor = torch.ones(256), torch.zeros(256), [2]
+    made, log = rounds(lambda x: fn(x, kept, factor), [x])
+    made.run(SAME)
+    factor[0] = 3
+    made.run(Stimulus("a change", lambda: x.fill_(1)))
+    (found,) = log.findings
+    line = linecache.getline(__file__, int(found.where.rpartition(":")[2]))
+    assert line.endswith("# blamed\n")
 
 
 def test_a_replay_that_writes_nothing_is_seen_by_the_poison() -> None:

@@ -110,3 +110,16 @@ def test_poison_that_is_still_there_is_seen(dtype: Any) -> None:
     outputs["output"][0] = torch.zeros(()).to(dtype)
     assert poison.left(outputs)["output"].tolist() == [False, True, True]
     assert poison.left({"output": torch.zeros(3)}) == {}, "the output lies elsewhere now"
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu])
+@pytest.mark.parametrize("count", [1, 3])
+def test_equal_floats_of_one_byte_get_another_value(dtype: Any, count: int) -> None:
+    x = torch.ones(count).to(dtype)
+    assert other_floats({"x": x})
+    assert x.float().tolist() == [0.5] * count
+
+
+def test_packed_floats_that_are_equal_stay() -> None:
+    packed = torch.full((3,), 0x22, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert not other_floats({"x": packed})

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.software.pool import Pool  # noqa: E402
+from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError  # noqa: E402
 
 
@@ -20,6 +21,18 @@ def test_it_can_be_used_wherever_torch_can() -> None:
     assert isinstance(backend.new_pool(), Pool)
     backend.synchronize()
     assert "Streams and events: work runs in the order" in backend.differences()
+
+
+def test_code_that_is_shown_a_gpu_is_told_of_its_device() -> None:
+    backend, unknown = SoftwareBackend(), torch.ones(2)
+    assert backend.device_of(unknown) == torch.device("cpu")
+    with CudaTensors():
+        there, here = torch.ones(2, device="cuda"), torch.ones(2)
+        assert backend.device == "cuda"
+        types = [backend.device_of(each).type for each in (there, here, unknown)]
+        assert types == ["cuda", "cpu", "cuda"]
+        assert backend.device_of(torch.ones(2, device="meta")).type == "meta"
+    assert backend.device == "cpu"
 
 
 def test_a_recorded_run_happens_and_is_listed() -> None:

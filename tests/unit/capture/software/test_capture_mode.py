@@ -291,6 +291,11 @@ REFUSED: dict[str, tuple[Fn, str]] = {
         "makes a tensor from host data",
     ),
     "sparse, as an argument": (lambda x: _SPARSE @ x, "layout torch.sparse_coo"),
+    "nested, as an argument": (
+        lambda x: torch.nested.nested_tensor([x, x]) * 2,
+        "a tensor of a nested layout",
+    ),
+    "sparse memory": (lambda x: torch.empty(3, layout=torch.sparse_coo), "layout torch.sparse_coo"),
     "a generator": (lambda x: torch.rand(3, generator=torch.Generator()), "of its own"),
     "it grows": (lambda x: x.clone().resize_(9, 9), "to other memory"),
     "out= grows": (lambda x: torch.add(x, x, out=torch.empty(1)), "to other memory"),
@@ -299,6 +304,7 @@ REFUSED: dict[str, tuple[Fn, str]] = {
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_recorded_is_refused_with_its_line(name: str) -> None:
     fn, words = REFUSED[name]
@@ -307,6 +313,42 @@ def test_what_cannot_be_recorded_is_refused_with_its_line(name: str) -> None:
         SoftwareBackend().capture(lambda: fn(x))
     assert words in caught.value.finding.what
     assert Path(__file__).name in caught.value.finding.where
+
+
+QUANTIZED: dict[str, Callable[[Any, Any], Any]] = {
+    "a result": lambda x, q: torch.quantize_per_tensor(x, 0.5, 0, torch.qint8),
+    "an argument": lambda x, q: q.dequantize(),
+    "it is written": lambda x, q: q.copy_(x),
+    "memory": lambda x, q: torch._empty_affine_quantized([4], scale=0.5, dtype=torch.qint8),
+    "memory by type": lambda x, q: torch.empty(4, dtype=torch.qint8),
+    "memory like it": lambda x, q: torch.empty_like(q),
+}
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_tensors_are_refused_as_not_judged(name: str) -> None:
+    x = torch.ones(4, 4)
+    quantized = torch.quantize_per_tensor(x, 0.5, 0, torch.qint8)
+    with pytest.raises(CaptureFailedError) as caught:
+        SoftwareBackend().capture(lambda: QUANTIZED[name](x, quantized))
+    assert caught.value.finding.check == "not-judged"
+    assert "a tensor of type torch.qint8" in caught.value.finding.what
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_what_an_eager_run_has_quantized_is_refused_where_a_meta_kernel_says_it_is_dense() -> None:
+    x = torch.ones(300, 300)
+
+    def fn() -> Any:
+        return torch.quantize_per_tensor(x, 0.5, 0, torch.qint8)
+
+    backend = SoftwareBackend()
+    backend.record(fn)
+    for _ in range(2):
+        with pytest.raises(CaptureFailedError) as caught:
+            backend.capture(fn)
+        assert "a tensor of type torch.qint8" in caught.value.finding.what
 
 
 def test_what_has_no_memory_is_computed_at_once() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
@@ -121,3 +121,61 @@ def test_operators_with_undefined_results_replay(name: str) -> None:
     expected = PARTLY[name]()
     for got, want in zip(graph.recording.result, expected, strict=True):
         assert torch.allclose(got, want, atol=1e-6)
+
+
+ODD_LAYOUTS: dict[str, Any] = {
+    "sparse memory": lambda x: torch.empty(3, layout=torch.sparse_coo),
+    "sparse, of a number of the host": lambda x: torch.scalar_tensor(2.0).to_sparse(),
+    "sparse, written": lambda x: x.to_sparse().mul_(2),
+    "nested": lambda x: torch.nested.nested_tensor([x, x]) * 2,
+    "nested, written": lambda x: torch.nested.nested_tensor([x, x]).mul_(2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", ODD_LAYOUTS)
+def test_an_eager_run_with_tensors_of_other_layouts_is_recorded(name: str) -> None:
+    x = torch.ones(3)
+
+    def run() -> Any:
+        ODD_LAYOUTS[name](x)
+        return x + 1
+
+    recording = SoftwareBackend().record(run)
+    assert (recording.nodes or ())[-1].name == "aten::add"
+
+
+class Marked(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+    """A subclass that leaves its operators to torch."""
+
+
+class Weight(torch.nn.Parameter):  # type: ignore[misc]
+    """A parameter as serving engines have them, with attributes of their own."""
+
+
+@pytest.mark.parametrize("make", [torch.Tensor.clone, lambda x: x.as_subclass(Marked), Weight])
+def test_subclasses_that_leave_operators_to_torch_are_recorded(make: Any) -> None:
+    weight, factor, x = make(torch.randn(3, 3)), [2], torch.randn(2, 3)
+
+    def step(x: Any) -> Any:
+        return x @ weight.data.detach() * factor[0] + weight.sum()
+
+    def other() -> None:
+        factor[0] = 3
+
+    with torch.no_grad():
+        assert_replay_equals_eager(step, [x], vary=[lambda: x.fill_(2)], backend="software")
+        with pytest.raises(GraphCaptureError, match="frozen"):
+            assert_replay_equals_eager(step, [x], vary=[other], backend="software")
+
+
+def test_the_host_reads_no_subclass_within_a_capture() -> None:
+    marked = torch.ones(3).as_subclass(Marked)
+    with pytest.raises(CaptureFailedError, match="tolist"):
+        SoftwareBackend().capture(lambda: marked.tolist())
+
+
+def test_a_lazy_module_is_made_in_the_warm_up() -> None:
+    module = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d()).eval()
+    with torch.no_grad():
+        assert_replay_equals_eager(module, [torch.randn(2, 4)], backend="software")

@@ -26,6 +26,17 @@ def test_views_lie_where_their_memory_does() -> None:
     assert not known.is_number_of_host(there[0])
 
 
+def test_a_parameter_that_a_lazy_module_has_not_made_lies_somewhere() -> None:
+    known, lazy = Storages(), torch.nn.LazyLinear(2).weight
+    assert known.index_of(lazy) is None
+    known.note_hosts(lazy)
+    assert known.lies_on_host(lazy)
+    assert not known.is_number_of_host(lazy)
+    there = torch.nn.LazyLinear(2).weight
+    known.note_gpu(there, 1)
+    assert known.index_of(there) == 1
+
+
 def test_memory_of_the_host_stays_there() -> None:
     known, here, pinned = Storages(), torch.ones(2), torch.ones(2)
     known.note_hosts(here)

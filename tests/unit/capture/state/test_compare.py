@@ -126,6 +126,14 @@ def test_sparse_tensors_are_compared_by_value_and_those_of_meta_not_at_all() -> 
         difference("x", a.to("meta"), a.to("meta"), Tolerance())
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_not_compared() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for one, other in ((nested, nested), (nested, torch.ones(2)), (torch.ones(2), nested)):
+        with pytest.raises(GraphUsageError, match=r"output is a nested tensor.*unbind"):
+            difference("output", one, other, Tolerance())
+
+
 def test_any_value_is_written_in_one_short_line() -> None:
     class Broken:
         def __repr__(self) -> str:

@@ -9,7 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork import GraphUsageError  # noqa: E402
+from pytest_cudafork.capture.cuda.backend import CudaBackend  # noqa: E402
 from pytest_cudafork.capture.interface.backend import MemoryUse  # noqa: E402
+from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.state import state_tree  # noqa: E402
 from pytest_cudafork.capture.state.reach import (  # noqa: E402
     check_devices,
@@ -57,12 +59,13 @@ def test_tensors_that_lie_elsewhere_now() -> None:
 
 def test_tensors_of_a_check_lie_on_one_device() -> None:
     x, elsewhere = torch.ones(1), torch.ones(1, device="meta")
-    check_devices({"x": x}, "cpu", "the inputs")
+    here, there = SoftwareBackend(), CudaBackend()
+    check_devices({"x": x}, here, "the inputs")
     with pytest.raises(
         GraphUsageError, match="the inputs lie on 2 devices: x on cpu and y on meta"
     ):
-        check_devices({"x": x, "y": elsewhere}, "cpu", "the inputs")
+        check_devices({"x": x, "y": elsewhere}, here, "the inputs")
     with pytest.raises(GraphUsageError, match="x lies on cpu, and the graphs of this backend"):
-        check_devices({"x": x}, "cuda", "the inputs")
+        check_devices({"x": x}, there, "the inputs")
     with pytest.raises(GraphUsageError, match="without plain memory"):
-        check_devices({"x": torch.ones(1).to_sparse()}, "cpu", "the inputs")
+        check_devices({"x": torch.ones(1).to_sparse()}, here, "the inputs")

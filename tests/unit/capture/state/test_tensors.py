@@ -52,7 +52,7 @@ def test_tensors_below_a_value_come_once_for_each_place() -> None:
     x = torch.ones(4)
     found = tensors_below({"a": x, "b": [x, x[1:]], "c": 3}, "inputs")
     assert list(found) == ["inputs['a']", "inputs['b'][1]"]
-    assert devices_of(found) == {torch.device("cpu"): "inputs['a']"}
+    assert devices_of(found, lambda tensor: tensor.device) == {torch.device("cpu"): "inputs['a']"}
     copied = copies(found)
     x.fill_(9)
     assert copied["inputs['a']"].tolist() == [1, 1, 1, 1]
