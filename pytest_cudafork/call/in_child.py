@@ -77,7 +77,7 @@ def run_pickled(task: child.Task) -> int:
         filters = [cloudpickle.loads(one) for one in cloudpickle.loads(task.data["filters"])]
         fn, args, kwargs = cloudpickle.loads(task.data["payload"])
     except BaseException as error:
-        channel.send(messages.NotLoaded(_traceback_text(error)))
+        channel.send(messages.NotLoaded(traceback_text(error)))
         return 0
     finally:
         _loading = ()
@@ -94,7 +94,7 @@ def _run(channel: Channel, call: Callable[[], Any]) -> int:
         try:
             result = _flushed(call)
         except SystemExit as error:
-            outcome = messages.Exited(_exit_code(error), _traceback_text(error))
+            outcome = messages.Exited(_exit_code(error), traceback_text(error))
         except BaseException as error:
             outcome = pack_exception(error)
         else:
@@ -134,7 +134,7 @@ def pack_exception(error: BaseException) -> messages.Raised:
     message = messages.Raised(
         repr=short_repr(error),
         type=f"{type(error).__module__}.{type(error).__qualname__}",
-        traceback=_traceback_text(error),
+        traceback=traceback_text(error),
         outcome=_outcome_name(error),
     )
     if message.outcome:
@@ -172,7 +172,7 @@ def short_repr(value: Any) -> str:
     return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}..."
 
 
-def _traceback_text(error: BaseException) -> str:
+def traceback_text(error: BaseException) -> str:
     """Format the traceback without the frames of this package."""
     here = os.path.dirname(os.path.dirname(__file__))
     tb = tracebacks.without_outer(error.__traceback__, lambda filename: filename.startswith(here))

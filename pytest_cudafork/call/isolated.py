@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import contextlib, inspect, re
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.settings import environment
@@ -204,6 +205,8 @@ class _Isolation:
                     f"{options[key]!r}) is for tests: isolate the test that calls it, with {key}="
                 )
         method = self._method()
+        if method != "fork" and args and standard_library.is_unittest(type(args[0])):
+            args = (standard_library.apart_from_its_run(args[0]), *args[1:])
         helpers = calls.helpers_of_process()
         timeout = DEFAULT_TIMEOUT if options["timeout"] is None else options["timeout"]
         return calls.Call(
@@ -253,10 +256,15 @@ def call_here(
         kwargs: Its keyword arguments.
 
     """
+    from pytest_cudafork.call.unittest_method import call_telling
+
+    if runner is None:
+        call = functools.partial(run, *args, **kwargs)
+    else:
+        call = functools.partial(runner, run, args, kwargs)
     with getattr(run, _ATTRIBUTE).here():
-        if runner is not None:
-            return runner(run, args, kwargs)
-        return run(*args, **kwargs)
+        first = args[0] if args else None
+        return call_telling(call, run.__name__, first, cleans_up=runner is None)
 
 
 @contextlib.contextmanager

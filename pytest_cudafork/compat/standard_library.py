@@ -241,6 +241,33 @@ def interpreter_flags() -> list[str]:
     return flags
 
 
+def is_unittest(kind: object) -> bool:
+    """Whether a class is a ``unittest.TestCase``; nothing is imported for it."""
+    return any(base.__module__ == "unittest.case" for base in getattr(kind, "__mro__", ()))
+
+
+def test_of_unittest(case: object) -> str:
+    """Return the name of the method that a ``unittest.TestCase`` runs as its test; "" for none.
+
+    ``TestCase._testMethodName``: ``id()`` may say anything else.
+    """
+    return str(getattr(case, "_testMethodName", ""))
+
+
+def apart_from_its_run(case: Any) -> Any:
+    """Return a copy of a ``unittest.TestCase`` without what the process that runs it has for that.
+
+    ``_outcome`` has the runner's result with its streams, ``_cleanups`` what ``setUp`` wants done
+    there, and what begins with ``_asyncio`` is the event loop of an ``IsolatedAsyncioTestCase``.
+    """
+    import copy
+
+    copied = copy.copy(case)
+    loop = {name: None for name in vars(case) if name.startswith("_asyncio")}
+    vars(copied).update(loop, _outcome=None, _cleanups=[])
+    return copied
+
+
 def send_with_preparation(spawn: Any, name: str, bearer: object) -> Callable[[], None]:
     """Let every child that ``multiprocessing`` does not fork unpickle an object before its work.
 

@@ -81,10 +81,10 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
     try:
         program = Foreground(command, env, os.urandom(_MARK_BYTES))
     except FileNotFoundError as error:
-        _say(f"{command[0]}: {error.strerror}")
+        _say(f"{command[0]}: {error.strerror}{_meant(command[0])}")
         return NOT_THERE
     except (OSError, ValueError) as error:
-        _say(f"{command[0]}: {error}")
+        _say(f"{command[0]}: {error}{_meant(command[0])}")
         return NOT_EXECUTABLE
     exitcode = program.wait()
     gc.enable()  # see __main__.py
@@ -102,6 +102,20 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
     if options.fail and exitcode == 0 and not (told and account.is_good):
         return FOUND
     return exitcode
+
+
+def _meant(program: str) -> str:
+    """Say how a file is run that lies here and was no program; "" for what is none."""
+    with contextlib.suppress(ValueError):  # a null byte
+        if not os.path.isfile(program):
+            return ""
+        if program.endswith(".py"):
+            import shlex
+
+            return f": a Python script is run without --: run {shlex.quote(program)}"
+        if os.path.basename(program) == program:
+            return f": the one in this folder is ./{program}"
+    return ""
 
 
 def _settings(options: RunOptions, undo: contextlib.ExitStack) -> WatchSettings:

@@ -100,17 +100,37 @@ def read_imports(
 
     Raises:
         pytest.UsageError: a value is not one of those allowed, or the baseline is to be written
-            and none is named.
+            and none is named, or the command line says how to audit and nothing says what.
 
     """
-    settings = ImportSettings(**read_table(config, namespace, PARSERS))
+    values = read_table(config, namespace, PARSERS)
+    settings = ImportSettings(**values)
     if elsewhere:
         return settings
     try:
         check(settings)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
+    if "packages" not in values:  # an empty text on the command line says that nothing is audited
+        _check_used(namespace)
     return settings
+
+
+def _check_used(namespace: Any) -> None:
+    """Check that the command line has nothing that is in vain without a package to audit.
+
+    In the environment and the ini file it waits for sessions that name one.
+
+    Raises:
+        pytest.UsageError: it has.
+
+    """
+    for option in IMPORT_OPTIONS:
+        if getattr(namespace, option.name, None):
+            raise pytest.UsageError(
+                f"{option.flag}: no package is audited: name it with {PACKAGES.flag}=PKG"
+                f" ({PACKAGES.flag}=: leave it so). In the ini file, {option.name} waits for one"
+            )
 
 
 def check(
@@ -124,8 +144,6 @@ def check(
     """
     if settings.packages and sys.platform != "linux":
         raise ValueError(f"the import audit works on Linux only (this is {sys.platform})")
-    if settings.since and not settings.packages:
-        raise ValueError(f"{SINCE.flag}: no package is audited: name it with {PACKAGES.flag}=PKG")
     if settings.update and not settings.baseline:
         raise ValueError(f"{update}: there is no file to write: name it with {baseline}=FILE")
     folder = os.path.dirname(settings.graph)

@@ -4,6 +4,9 @@ An option is a row in ``PARSERS``: its names and help, and what reads its text. 
 audit stand in ``import_options.py``.
 """
 
+import contextlib
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.devices import Device, DeviceKind, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
+from pytest_cudafork.settings.import_options import PARSERS as IMPORT_PARSERS
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
@@ -303,16 +307,39 @@ def spell_out_flags(args: list[str]) -> bool:
     Otherwise argparse takes the path that follows for the level, and
     ``pytest --cuda-fork-check tests`` collects nothing it was asked to. Returns whether anything
     was changed.
+
+    Raises:
+        pytest.UsageError: a value follows such a flag, which would be taken for a path.
+
     """
-    bare = {option.flag: option.flag_value for option in OPTIONS if option.flag_value}
+    bare = {option.flag: (option, parse) for option, parse in _ROWS if option.flag_value}
     changed = False
     for index, arg in enumerate(args):
         if arg == "--":
             break
         if arg in bare:
-            args[index] = f"{arg}={bare[arg]}"
+            option, parse = bare[arg]
+            if "--pyargs" not in args:  # the next one may be a module
+                _check_no_value(arg, parse, args[index + 1 : index + 2])
+            args[index] = f"{arg}={option.flag_value}"
             changed = True
     return changed
+
+
+def _check_no_value(flag: str, parse: Callable[[str], Any], following: list[str]) -> None:
+    """Check that what follows a bare flag is not meant as its value.
+
+    Raises:
+        pytest.UsageError: it is a value of that option, and no file.
+
+    """
+    for text in following:
+        with contextlib.suppress(ValueError):
+            if text[:1] not in ("", "-") and not os.path.exists(text):
+                parse(text)
+                raise pytest.UsageError(
+                    f"{flag} {text}: a value follows after '=': write {flag}={text}"
+                )
 
 
 def read_settings(config: pytest.Config, namespace: Any, *, elsewhere: bool = False) -> Settings:
@@ -372,6 +399,8 @@ def _check_used(settings: Settings, namespace: Any) -> None:
     in_vain = (
         (BASELINE, settings.baseline and not counts, "is not read"),
         (DEVICE, shows and not settings.imports.packages, "is not shown to any test"),
+        (LEDGER, True, "is not written"),
+        (ALLOW, True, "is allowed nothing"),
     )
     for option, unused, words in in_vain:
         text = getattr(namespace, option.name, None)
@@ -409,3 +438,5 @@ PARSERS: Table = {
     "captures": (CAPTURES, parse_captures),
 }
 """The options by the field of ``Settings`` that holds their value."""
+
+_ROWS = (*PARSERS.values(), *IMPORT_PARSERS.values())

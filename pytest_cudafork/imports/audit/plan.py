@@ -43,16 +43,27 @@ def _find(package: str, exclude: Sequence[str]) -> list[FoundModule]:
     try:
         found = find_modules(package, exclude)
     except UnknownPackage as error:
-        folder = package.partition(".")[0]
-        if error.is_top and os.path.isdir(folder):
-            raise UnknownPackage(
-                f"{error} The folder {folder!r} is here, but not on the module search path: start "
-                "with `python -m pytest`, or set `pythonpath = .` in the ini file."
-            ) from None
+        hint = _what_is_here(package.partition(".")[0]) if error.is_top else ""
+        if hint:
+            raise UnknownPackage(f"{error} {hint}") from None
         raise
     if not found:
         raise ValueError(f"nothing is left of {package!r}: it is excluded by {', '.join(exclude)}")
     return found
+
+
+def _what_is_here(name: str) -> str:
+    """Say how what lies here, or in ``src``, comes on the search path; "" if nothing does."""
+    for source in ("", "src"):
+        for kind, path in (("folder", name), ("file", f"{name}.py")):
+            here = os.path.join(source, path)
+            if not (os.path.isdir(here) if kind == "folder" else os.path.isfile(here)):
+                continue
+            told = f"The {kind} {here!r} is here, but not on the module search path: "
+            if source:
+                return f"{told}install it (`pip install -e .`), or set PYTHONPATH={source}."
+            return f"{told}start with `python -m pytest`, or set `pythonpath = .` in the ini file."
+    return ""
 
 
 def settings_of(imports: ImportSettings, device: Device) -> AuditSettings:

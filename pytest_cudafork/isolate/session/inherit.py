@@ -45,7 +45,7 @@ _XUNIT = "xunit_setup"
 
 def checked(item: pytest.Item, method: policy.Method) -> policy.Method:
     """Return how to run the body of a test; refused where it has none apart from its fixtures."""
-    if isinstance(item, pytest.Function) and not _is_unittest(item.cls):
+    if isinstance(item, pytest.Function) and not standard_library.is_unittest(item.cls):
         return method
     return replace(
         method,
@@ -55,10 +55,6 @@ def checked(item: pytest.Item, method: policy.Method) -> policy.Method:
             "does not have. Leave it out: then setUp and tearDown run in the test's process, too."
         ),
     )
-
-
-def _is_unittest(case: Any) -> bool:
-    return any(base.__module__ == "unittest.case" for base in getattr(case, "__mro__", ()))
 
 
 def isolate_body(

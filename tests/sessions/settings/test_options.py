@@ -32,6 +32,9 @@ WRONG = {
     "--cuda-fork-imports-graph=/no/g.dot": "there is no folder '/no'",
     "--cuda-fork-check=forks": "--cuda-fork-check: 'forks' is not a level: use off, poison, fork,",
     "--cuda-fork-check=": "--cuda-fork-check: '' is not a level",
+    "--cuda-fork-check touch": "--cuda-fork-check touch: a value follows after '=': write --cuda-",
+    "--cuda-fork-imports-without=lib": "-without: no package is audited: name it with --cuda-fork-",
+    "--cuda-fork-ledger=kept.jsonl": "nothing is checked, so kept.jsonl is not written: add --cuda",
     "--cuda-fork-device=": "--cuda-fork-device: '' is not a device",
     "--cuda-fork-device=gpu": "--cuda-fork-device: 'gpu' is not a device: use auto, real, phantom,",
     "--cuda-fork-device=phantom:": "--cuda-fork-device: '' is not a face of the phantom driver",
@@ -51,7 +54,7 @@ WRONG = {
 @pytest.mark.parametrize("arg", WRONG)
 def test_a_wrong_value_is_one_clear_line(arg: str, pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_a(): pass")
-    result = run_session(pytester, arg)
+    result = run_session(pytester, *arg.split())
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert_no_crash(result)
     told = [line for line in result.stderr.lines if line.strip()]

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import types
+import unittest
 import warnings
 import weakref
 from collections.abc import Callable
@@ -365,3 +366,31 @@ def test_tests_run_in_the_main_interpreter(monkeypatch: pytest.MonkeyPatch) -> N
     assert standard_library.in_main_interpreter()
     monkeypatch.setattr(unpatched.ctypes, "PyDLL", lambda name: object())
     assert standard_library.in_main_interpreter()  # nobody can tell of another one
+
+
+class Awaited(unittest.IsolatedAsyncioTestCase):
+    """What unittest would run."""
+
+    __test__ = False
+
+    def runTest(self) -> None:
+        raise AssertionError
+
+
+def test_a_case_of_unittest_is_known_and_leaves_what_runs_it_behind() -> None:
+    assert standard_library.is_unittest(Awaited)
+    for other in (None, int, types.SimpleNamespace, object()):
+        assert not standard_library.is_unittest(other)
+    case = Awaited()
+    assert standard_library.test_of_unittest(case) == "runTest"
+    assert standard_library.test_of_unittest(object()) == ""
+    # public names say no more of them: a private one that is called otherwise would not be left
+    assert {"_outcome", "_cleanups", "_testMethodName"} <= set(vars(case))
+    case.addCleanup(print)
+    case.number = 3  # type: ignore[attr-defined]
+    copied = standard_library.apart_from_its_run(case)
+    assert (copied.number, copied._outcome, copied._cleanups) == (3, None, [])
+    assert len(case._cleanups) == 1  # type: ignore[attr-defined]
+    loop = [name for name in vars(case) if name.startswith("_asyncio")]
+    assert loop
+    assert [getattr(copied, name) for name in loop] == [None] * len(loop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,6 +85,34 @@ def test_a_program_that_cannot_begin(
     monkeypatch.setattr(run_command, "Foreground", fail)
     assert main(["--", "x"]) == status
     assert capsys.readouterr().err.startswith("pytest-cudafork run: x: ")
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("app.py", "no: a Python script is run without --: run app.py"),
+        ("sub/my app.py", "no: a Python script is run without --: run 'sub/my app.py'"),
+        ("start", "no: the one in this folder is ./start"),
+        ("./start", "no"),
+        ("sub", "no"),
+        ("a\0b", "no"),
+    ],
+)
+def test_a_file_that_is_here_and_no_program_is_told_how_to_run(
+    program: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("app.py", "sub/my app.py", "start"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    for error, status in ((FileNotFoundError(2, "no"), 127), (ValueError("no"), 126)):
+        monkeypatch.setattr(run_command, "Foreground", Mock(side_effect=error))
+        assert main(["--", program]) == status
+        assert capsys.readouterr().err == f"pytest-cudafork run: {program}: {told}\n"
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cudafork.settings.import_options import (
+    IMPORT_OPTIONS,
     NO,
     YES,
+    check,
     parse_flag,
+    parse_graph,
     parse_jobs,
     parse_libraries,
     parse_patterns,
+    parse_ref,
     parse_seconds,
     parse_size,
+    read_imports,
 )
+from pytest_cudafork.settings.import_settings import ImportSettings
 
 
 @settings(deadline=None)
@@ -64,3 +74,53 @@ def test_a_library_to_hide_is_a_module_or_several_joined_by_a_plus(text: str) ->
 def test_a_pattern_that_can_match_no_module_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a pattern of module names"):
         parse_patterns(text)
+
+
+@pytest.mark.parametrize("text", ["x.png", "html", "x"])
+def test_a_picture_is_html_or_dot(text: str) -> None:
+    with pytest.raises(ValueError, match=r"name a file that ends in \.html or \.dot"):
+        parse_graph(text)
+    assert parse_graph(f"{text}.dot").endswith(f"/{text}.dot")
+    assert parse_graph("") == ""
+
+
+@pytest.mark.parametrize("text", ["", " ", "--output=x"])
+def test_a_commit_has_a_name_that_is_no_option(text: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of a commit"):
+        parse_ref(text)
+    assert parse_ref(" HEAD~1 ") == "HEAD~1"
+
+
+def test_what_does_not_go_together_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--update: there is no file to write: name it with --b="):
+        check(ImportSettings(("pkg",), update=True), "--update", "--b")
+    with pytest.raises(ValueError, match="there is no folder '/no'"):
+        check(ImportSettings(("pkg",), graph="/no/g.dot"))
+    check(ImportSettings(("pkg",), graph=f"{tmp_path}/g.dot", baseline="b", update=True))
+
+
+class NoIni:
+    """A configuration without an ini file."""
+
+    inipath = None
+
+    def getini(self, name: str) -> Any:
+        return ""
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_how_to_audit_is_in_vain_where_nothing_says_what(
+    elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for option in IMPORT_OPTIONS:
+        monkeypatch.delenv(option.env, raising=False)
+    namespace = argparse.Namespace(cuda_fork_imports_jobs="2")
+    config = cast(pytest.Config, NoIni())
+    if elsewhere:  # the controller has said it
+        assert read_imports(config, namespace, elsewhere=True).jobs == 2
+        return
+    with pytest.raises(pytest.UsageError, match=r"-jobs: no package is audited: name it with --cu"):
+        read_imports(config, namespace)
+    for packages in ("", "pkg"):
+        namespace.cuda_fork_imports = packages
+        assert read_imports(config, namespace).jobs == 2

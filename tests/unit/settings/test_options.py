@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.marker_map import parse_map
 from pytest_cudafork.settings.markers import MAPPED
+from pytest_cudafork.settings.option import Option
 from pytest_cudafork.settings.options import OPTIONS, Settings, read_settings, spell_out_flags
 
 LOW, MIDDLE, HIGH = 0, 1, 2
@@ -204,8 +206,7 @@ def test_a_change_is_audited_where_a_package_is_named(monkeypatch: pytest.Monkey
     since = {"cuda_fork_imports_since": " main "}
     found = settings_from(monkeypatch, ini={"cuda_fork_imports": "pkg"}, env=since)
     assert (found.imports.packages, found.imports.since) == (("pkg",), "main")
-    with pytest.raises(pytest.UsageError, match=r"-since: no package is audited: name it with"):
-        settings_from(monkeypatch, cli=since)
+    assert settings_from(monkeypatch, env=since).imports.since == "main"  # it waits for one
     for wrong in ("", "--all"):
         with pytest.raises(pytest.UsageError, match=r"-since: '.*' is not the name of a commit"):
             settings_from(monkeypatch, cli={"cuda_fork_imports_since": wrong})
@@ -240,13 +241,19 @@ def test_a_baseline_is_changed_where_one_is_named_and_something_is_checked(
         settings_from(monkeypatch, ini=both, cli={"cuda_fork_baseline_update": "some"})
 
 
+OF_THE_CHECK = ("cuda_fork_allow", "cuda_fork_baseline", "cuda_fork_device", "cuda_fork_ledger")
+
+
 @pytest.mark.parametrize("name", VALUES)
 def test_command_line_beats_environment_beats_ini_beats_default(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     low, middle, high = VALUES[name]
-    # some are in vain on the command line of a session of whose check nobody says anything
-    off = {"cuda_fork_check": "off"} if name in ("cuda_fork_baseline", "cuda_fork_device") else {}
+    # some are in vain on the command line of a session of whose check nobody says anything, or of
+    # an audit
+    off = {"cuda_fork_check": "off"} if name in OF_THE_CHECK else {}
+    if name.startswith("cuda_fork_imports_"):
+        off = {"cuda_fork_imports": ""}
 
     def read(count: int) -> Settings:
         return settings_from(
@@ -271,6 +278,8 @@ def test_command_line_beats_environment_beats_ini_beats_default(
         ("cuda_fork_device", "phantom:sm_90", "phantom:sm_90 is not shown to any test"),
         ("cuda_fork_device", "phantom", "phantom is not shown to any test"),
         ("cuda_fork_device", "real", "real is not shown to any test"),
+        ("cuda_fork_ledger", "kept.jsonl", "kept.jsonl is not written"),
+        ("cuda_fork_allow", "pkg.workers", "pkg.workers is allowed nothing"),
     ],
 )
 def test_what_is_in_vain_without_the_check_is_told_where_somebody_typed_it(
@@ -289,18 +298,39 @@ def test_what_is_in_vain_without_the_check_is_told_where_somebody_typed_it(
         "cuda_fork_device": [("cuda_fork_imports", "pkg")],
         "cuda_fork_baseline": [("cuda_fork_intent", "spawned"), ("cuda_fork_expect_gpus", "0")],
     }
-    for user, text in users[name]:
+    for user, text in users.get(name, ()):
         settings_from(monkeypatch, cli={**given, user: text})
-    harmless = {"cuda_fork_baseline": "", "cuda_fork_device": "none"}
-    settings_from(monkeypatch, cli={name: harmless[name]})
+    harmless = {"cuda_fork_device": "none"}
+    settings_from(monkeypatch, cli={name: harmless.get(name, "")})
+
+
+@pytest.mark.parametrize(
+    "option", [one for one in OPTIONS if one.name.startswith("cuda_fork_imports_")]
+)
+def test_what_is_in_vain_without_an_audit_is_told_where_somebody_typed_it(
+    option: Option, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = VALUES.get(option.name, (("yes", {}),))[-1][0]
+    given = {option.name: text}
+    file = {"cuda_fork_imports_baseline": "/x/b.toml"} if "update" in option.name else {}
+    told = f"{option.flag}: no package is audited: name it with --cuda-fork-imports=PKG"
+    with pytest.raises(pytest.UsageError, match=told):
+        settings_from(monkeypatch, cli=given, ini=file)
+    with pytest.raises(pytest.UsageError, match=f"In the ini file, {option.name} waits for one"):
+        settings_from(monkeypatch, cli=given, env={**file, **given}, ini=given)
+    settings_from(monkeypatch, env={**file, **given}, ini={**file, **given})
+    for packages in ("", "pkg"):  # an empty one takes back what the ini file may say
+        settings_from(monkeypatch, cli={**given, "cuda_fork_imports": packages}, ini=file)
+    settings_from(monkeypatch, cli=given, ini={**file, "cuda_fork_imports": "pkg"})
 
 
 def test_an_update_needs_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"cuda_fork_imports_update": "yes"}
     with pytest.raises(pytest.UsageError, match="--cuda-fork-imports-baseline=FILE"):
         settings_from(monkeypatch, cli=names)
-    read = settings_from(monkeypatch, cli=names, ini={"cuda_fork_imports_baseline": "/x/b.toml"})
-    assert read.imports == ImportSettings(baseline="/x/b.toml", update=True)
+    ini = {"cuda_fork_imports_baseline": "/x/b.toml", "cuda_fork_imports": "pkg"}
+    read = settings_from(monkeypatch, cli=names, ini=ini)
+    assert read.imports == ImportSettings(("pkg",), baseline="/x/b.toml", update=True)
 
 
 def test_the_defaults_of_the_import_audit_are_those_of_its_processes() -> None:
@@ -332,6 +362,41 @@ def test_a_bare_flag_is_spelled_out_and_the_path_after_it_left_alone() -> None:
     args = ["-q", "--cuda-fork-check", "tests", "--cuda-fork-device", "none"]
     assert spell_out_flags(args)
     assert args == ["-q", "--cuda-fork-check=fork", "tests", "--cuda-fork-device", "none"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--cuda-fork-check", "touch"),
+        ("--cuda-fork-baseline-update", "shrink"),
+        ("--cuda-fork-intent", "spawned,gpu-skipped"),
+        ("--cuda-fork-health", "recover"),
+        ("--cuda-fork-captures", "audit"),
+        ("--cuda-fork-settle", "0.5"),
+        ("--cuda-fork-github", "summary"),
+        ("--cuda-fork-imports-strict", "no"),
+    ],
+)
+def test_a_value_behind_a_bare_flag_is_no_path(
+    flag: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = f"{flag} {value}: a value follows after '=': write {flag}={value}"
+    with pytest.raises(pytest.UsageError, match=f"^{re.escape(told)}$"):
+        spell_out_flags(["-q", flag, value, "tests"])
+    for rest in (["-x", value], ["tests", value], ["--", value], []):
+        assert spell_out_flags([flag, *rest])
+    assert spell_out_flags(["--pyargs", flag, value])  # a module
+    (tmp_path / value).mkdir()
+    assert spell_out_flags([flag, value])
+
+
+def test_every_bare_flag_is_among_those_whose_values_are_known(tmp_path: Path) -> None:
+    bare = [option for option in OPTIONS if option.flag_value]
+    assert len(bare) >= 9
+    for option in bare:
+        with pytest.raises(pytest.UsageError, match="a value follows after '='"):
+            spell_out_flags([option.flag, str(option.flag_value)])
 
 
 @pytest.mark.parametrize("args", [["-q", "tests"], ["--", "--cuda-fork-check"], []])

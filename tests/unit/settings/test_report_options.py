@@ -114,7 +114,7 @@ def test_no_two_files_are_one(tmp_path: Path) -> None:
     with pytest.raises(
         pytest.UsageError, match=r"html: .* is the file of --cuda-fork-imports-graph, too"
     ):
-        read(imports_graph=f"{file}.html", html=f"{file}.html")
+        read(imports="pkg", imports_graph=f"{file}.html", html=f"{file}.html")
     assert read(json=file, sarif=f"{file}2").sarif == f"{file}2"
     assert read(json=os.devnull, sarif=os.devnull).json == os.devnull, "a device takes both"
 

@@ -46,6 +46,27 @@ def test_a_folder_that_is_here_and_not_on_the_path_is_pointed_at(
         plan.find_all(["cudafork_here"], [])
 
 
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("src/cudafork_here/__init__.py", "folder 'src/cudafork_here' is here, .*: install it"),
+        ("src/cudafork_here.py", "file 'src/cudafork_here.py' is here, .* or set PYTHONPATH=src"),
+        ("cudafork_here.py", "file 'cudafork_here.py' is here, .*: start with `python -m pytest`"),
+    ],
+)
+def test_so_is_one_in_src_and_a_single_module(
+    file: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(UnknownPackage, match=told):
+        plan.find_all(["cudafork_here.sub"], [])
+    with pytest.raises(UnknownPackage, match=r"'cudafork_other' on the module search path \S+ e"):
+        plan.find_all(["cudafork_other"], [])
+
+
 def test_without_a_driver_modules_find_a_phantom_with_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
