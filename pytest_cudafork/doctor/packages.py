@@ -7,7 +7,7 @@ import importlib.util
 import os
 from typing import NamedTuple
 
-from pytest_cudafork.compat import distributions
+from pytest_cudafork import distributions
 
 
 class Installed(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cudafork.compat.distributions import version_of
+from pytest_cudafork.distributions import version_of
 from pytest_cudafork.settings import AUTO
 from pytest_cudafork.settings.devices import ABSENT, DeviceKind
 from pytest_cudafork.settings.options import Settings

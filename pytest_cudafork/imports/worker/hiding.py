@@ -26,7 +26,8 @@ from importlib.machinery import ModuleSpec, all_suffixes
 from types import ModuleType
 from typing import Any
 
-from pytest_cudafork.compat import distributions, standard_library
+from pytest_cudafork import distributions
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.observe.base.after_import import after_import
 
 _MOST_NAMED = 5

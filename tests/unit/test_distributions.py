@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import distributions
+from pytest_cudafork import distributions
 
 # What interrupted installations and full disks leave behind.
 BROKEN = [None, b"", b"Name: engine\n", b"\xff\xfe", b"\0\0\0\0"]
