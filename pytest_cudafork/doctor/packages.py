@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import importlib.util
 import os
 from typing import NamedTuple
+
+from pytest_cudafork import distributions
 
 
 class Installed(NamedTuple):
@@ -24,12 +25,12 @@ class Installed(NamedTuple):
     distribution: str = ""
 
 
-def find(module: str, *distributions: str) -> Installed | None:
+def find(module: str, *installed_as: str) -> Installed | None:
     """Find a package or module without importing any of it; None where it is not there.
 
     Args:
         module: Its name as imported, dotted or not.
-        *distributions: The names under which it may have been installed.
+        *installed_as: The names of the distributions that it may have come with.
 
     """
     top, _, rest = module.partition(".")
@@ -46,19 +47,11 @@ def find(module: str, *distributions: str) -> Installed | None:
         if not folders:
             return None
     folder = folders[0] if folders else os.path.dirname(spec.origin or "")
-    for name in distributions:
-        version = _version_of(name)
+    for name in installed_as:
+        version = distributions.version_of(name)
         if version:
             return Installed(folder, version, name)
     return Installed(folder)
-
-
-def _version_of(distribution: str) -> str:
-    """Return the version of a distribution; "" where there is none, or its metadata are broken."""
-    try:
-        return importlib.metadata.version(distribution) or ""
-    except (importlib.metadata.PackageNotFoundError, KeyError, ValueError):
-        return ""
 
 
 def assigned_texts(path: str) -> dict[str, str]:
@@ -98,12 +91,8 @@ def required(distribution: str, *names: str) -> list[str]:
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    try:
-        lines = importlib.metadata.requires(distribution) or []
-    except (importlib.metadata.PackageNotFoundError, ValueError):  # or its metadata are broken
-        return []
     found = []
-    for line in lines:
+    for line in distributions.requirements_of(distribution):
         try:
             requirement = Requirement(line)
         except InvalidRequirement:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_cudafork.distributions import version_of
 from pytest_cudafork.settings import AUTO
 from pytest_cudafork.settings.devices import ABSENT, DeviceKind
 from pytest_cudafork.settings.options import Settings
@@ -56,12 +57,8 @@ def _start_method() -> str:
 
 
 def _torch_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "none"
+    version = version_of("torch")
+    return "none" if version is None else version or "unknown"
 
 
 def _driver_version() -> str:

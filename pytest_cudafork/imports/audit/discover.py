@@ -33,6 +33,7 @@ from zipimport import zipimporter
 
 from pytest_cudafork.counted import count_of
 from pytest_cudafork.imports.values.targets import FoundModule
+from pytest_cudafork.imports.worker.hiding import modules_of
 
 _LEFT_OUT = frozenset({"__init__", "__main__", "__pycache__"})
 _BRACKETS = re.compile(r"\[!?[\w\-]+\]")
@@ -337,19 +338,9 @@ def _did_you_mean(short: str, names: Iterable[str], parent: str = "") -> str:
 
 def _installed_as(name: str) -> str:
     """Tell what is imported if the name is that of a distribution."""
-
-    def normalized(distribution: str | None) -> str:  # None: its metadata are not there
-        return re.sub(r"[-_.]+", "-", distribution or "").lower()
-
-    try:
-        known = importlib.metadata.packages_distributions()
-    except (KeyError, ValueError):  # of one the metadata are broken
-        known = {}
-    modules = sorted(
-        module
-        for module, distributions in known.items()
-        if module.isidentifier() and normalized(name) in map(normalized, distributions)
-    )
+    found = importlib.metadata.distributions(name=name)
+    tops = {module.partition(".")[0] for each in found for module in modules_of(each)}
+    modules = sorted(filter(str.isidentifier, tops))
     if not modules:
         return " What is imported may be called otherwise than what is installed (PyYAML: 'yaml')."
     return f" The distribution {name!r} is imported as {' or '.join(map(repr, modules))}."

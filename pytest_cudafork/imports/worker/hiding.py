@@ -26,6 +26,7 @@ from importlib.machinery import ModuleSpec, all_suffixes
 from types import ModuleType
 from typing import Any
 
+from pytest_cudafork import distributions
 from pytest_cudafork.compat import standard_library
 from pytest_cudafork.observe.base.after_import import after_import
 
@@ -102,7 +103,7 @@ class _Hidden:
 
     def hides(self, distribution: importlib.metadata.Distribution) -> bool:
         """Whether nothing that is still visible comes from a distribution."""
-        if _normalized(str(distribution.metadata["Name"])) in self._distributions:
+        if _normalized(distributions.field(distribution, "Name")) in self._distributions:
             return True
         modules = modules_of(distribution)
         first = next(modules, "")
@@ -149,18 +150,19 @@ def modules_of(distribution: importlib.metadata.Distribution) -> Iterator[str]:
 
     Where only ``top_level.txt`` tells, top-level names stand for all that is below.
     """
-    record = distribution.read_text("RECORD") or ""
+    record = distributions.text(distribution, "RECORD")
     roots = [root for file in _PTH.findall(record) for root in _added(distribution, file)]
     is_listed = False
     # Lazily: a record may have twenty thousand lines, and mostly the first one tells enough.
-    for file in (row[0] for row in csv.reader(io.StringIO(record)) if row):
-        inside = next((file[len(root) :] for root in roots if file.startswith(root)), file)
-        name = _module_of(inside)
-        if name:
-            is_listed = True
-            yield name
+    with contextlib.suppress(csv.Error):  # zeros in it, as a disk that was full leaves them
+        for file in (row[0] for row in csv.reader(io.StringIO(record)) if row):
+            inside = next((file[len(root) :] for root in roots if file.startswith(root)), file)
+            name = _module_of(inside)
+            if name:
+                is_listed = True
+                yield name
     if not is_listed:
-        yield from (distribution.read_text("top_level.txt") or "").split()
+        yield from distributions.text(distribution, "top_level.txt").split()
 
 
 def _added(distribution: importlib.metadata.Distribution, pth: str) -> Iterator[str]:

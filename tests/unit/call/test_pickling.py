@@ -130,9 +130,9 @@ def test_a_module_on_the_path_goes_by_reference_and_one_that_is_not_does_not(
     assert not pickling._goes_by_value(part, {})
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(tmp_path)])
     assert pickling._goes_by_value(part, {})
-    monkeypatch.delitem(sys.modules, "cudafork_pkg")
+    del sys.modules["cudafork_pkg"]  # for good: the next test of this process must not find it
     assert pickling._goes_by_value(part, {})
-    monkeypatch.delitem(sys.modules, "cudafork_pkg.part")
+    del sys.modules["cudafork_pkg.part"]
 
 
 def test_each_package_is_looked_for_once_a_call(
@@ -162,4 +162,4 @@ def test_each_package_is_looked_for_once_a_call(
         assert sorted(one for one in asked if one.startswith("cudafork_outer")) == sorted(names)
         asked.clear()
     for name in names:
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import importlib.metadata
 import io
 import multiprocessing
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,17 +94,26 @@ def test_the_driver_is_told_by_its_version(
 
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "open", open_it)
-        patch.setattr(importlib.metadata, "version", lambda name: "2.9.0")
+        patch.setattr(header_module, "version_of", lambda name: "2.9.0")
         told = parts()
     assert (told["driver"], told["torch"]) == (version, "2.9.0")
 
 
 def test_torch_that_is_not_installed_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
+    monkeypatch.setattr(sys, "path", [])
     assert parts()["torch"] == "none"
+
+
+@pytest.mark.parametrize("metadata", [None, b"", b"Name: torch\n", b"\xff\xfe"])
+def test_torch_whose_metadata_are_broken_is_of_an_unknown_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metadata: bytes | None
+) -> None:
+    info = tmp_path / "torch-2.9.0.dist-info"
+    info.mkdir()
+    if metadata is not None:
+        (info / "METADATA").write_bytes(metadata)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert parts()["torch"] == "unknown"
 
 
 def item(backend: str | None = None, *, captures: bool = True) -> Any:

@@ -363,6 +363,8 @@ def test_distributions_whose_metadata_are_broken_do_not_matter(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UnknownPackage, match="no module 'not_there_at_all'"):
         find_modules("not_there_at_all")
+    with pytest.raises(ValueError, match=r"'pytest-xdist' is imported as .*'xdist'"):
+        find_modules("pytest-xdist")
 
 
 def test_a_real_compiled_module_below_a_namespace_is_found_and_imports(

@@ -170,6 +170,21 @@ def test_modules_in_folders_that_a_pth_file_adds_are_told(shelf: Shelf) -> None:
         assert "carrier-dist" not in known()
 
 
+@pytest.mark.parametrize("file", ["METADATA", "RECORD", "top_level.txt"])
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"\0\0"])
+def test_a_distribution_whose_metadata_are_broken_stays_and_does_not_matter(
+    shelf: Shelf, file: str, content: bytes | None
+) -> None:
+    shelf.put("half", "half/__init__.py", top="half\n")
+    path = shelf.folder / "half-1.0.dist-info" / file
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with hidden("hidden_lib"):
+        names = {entry.name for entry in importlib.metadata.entry_points(group="hiding.tests")}
+        assert names == {"half", "shown"}
+
+
 def test_a_module_that_is_loaded_already_is_an_error_that_names_it() -> None:
     with pytest.raises(AlreadyImported, match=r"json .*imported already: json, json\.decoder"):
         hide(["json"])

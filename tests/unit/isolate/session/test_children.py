@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -495,7 +496,9 @@ def test_a_child_that_dies_after_it_was_done_is_warned_of(stage: _Stage) -> None
 
 def test_a_process_that_was_forked_only_forgets_them(stage: _Stage) -> None:
     process, _ = stage.run(stage.items[0], stage.items[1])
-    pid = os.fork()
+    with warnings.catch_warnings():  # of threads, by Python 3.12 on; the inner session shows it
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         stage.children.close()
         os._exit(0 if stage.server.closed == [False] and not stage.spares.is_closed else 1)
