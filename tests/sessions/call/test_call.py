@@ -64,6 +64,32 @@ def test_an_exception_keeps_its_type_attributes_and_the_childs_traceback(run: Ru
     assert "in breaks" in str(caught.value.__cause__)
 
 
+class NoFileError(OSError):
+    """Its file is held in C, and no argument of it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "no such file", path)
+
+
+class PrefixError(Exception):
+    """It changes what it is given."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"it failed: {text}")
+
+
+@pytest.mark.parametrize("error", [NoFileError("it.txt"), PrefixError("why")], ids=repr)
+def test_an_exception_keeps_its_text(run: RunInChild, error: Exception) -> None:
+    def breaks() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        run(breaks)
+    assert (str(caught.value), caught.value.args) == (str(error), error.args)
+    (back,) = run(lambda one: [one], error)
+    assert (type(back), str(back), back.args) == (type(error), str(error), error.args)
+
+
 @pytest.mark.skipif(Group is None, reason="exception groups came with Python 3.11")
 def test_a_group_keeps_exceptions_that_a_plain_pickle_cannot_rebuild(run: RunInChild) -> None:
     def breaks() -> None:

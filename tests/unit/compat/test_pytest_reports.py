@@ -120,7 +120,7 @@ def test_arguments_of_a_subtest_stand_in_its_serialized_report() -> None:
 
 
 def test_sections_of_a_report_become_the_tests_once(pytester: pytest.Pytester) -> None:
-    item = pytester.getitem("def test_it(): pass")
+    item = pytester.getitem("def test_func(): pass")
     item.add_report_section("setup", "stdout", "up")
     sections = [("Captured stdout setup", "up"), ("Captured log call", "body"), ("Other", "x")]
     pytest_reports.add_sections(item, sections)
