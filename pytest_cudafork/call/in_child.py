@@ -129,7 +129,7 @@ def pack_result(result: Any) -> messages.Returned:
     """Return the message for a result; one that does not pickle is told by its repr."""
     try:
         return messages.Returned(exception_parts.dumps(result), short_repr(result))
-    except Exception as error:  # pickling runs the object's own code, which may raise anything
+    except BaseException as error:  # pickling runs the object's own code, which may raise anything
         return messages.Returned(None, short_repr(result), unpicklable.reason(error, result))
 
 
@@ -146,7 +146,7 @@ def pack_exception(error: BaseException) -> messages.Raised:
         return message.changed(parts=cloudpickle_internals.dumps(parts))
     try:
         return message.changed(pickled=exception_parts.dumps(error))
-    except Exception as reason:  # the exception's own code decides what it raises here
+    except BaseException as reason:  # the exception's own code decides what it raises here
         return message.changed(why=unpicklable.reason(reason, error))
 
 
@@ -164,7 +164,7 @@ def short_repr(value: Any) -> str:
     """Return the repr, cut to a length that fits a message; a broken one is named as such."""
     try:
         text = repr(value)
-    except Exception as error:  # a broken __repr__ must not hide the result's failure
+    except BaseException as error:  # a broken __repr__ must not hide the result's failure
         return f"<{type(value).__qualname__} object whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}..."
 
@@ -175,5 +175,5 @@ def _traceback_text(error: BaseException) -> str:
     tb = tracebacks.without_outer(error.__traceback__, lambda filename: filename.startswith(here))
     try:
         return "".join(traceback.format_exception(type(error), error, tb or error.__traceback__))
-    except Exception as reason:  # a broken __str__
+    except BaseException as reason:  # a broken __str__
         return f"{type(error).__qualname__} (its text raises {type(reason).__name__})"

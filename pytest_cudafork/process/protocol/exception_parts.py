@@ -34,7 +34,7 @@ def dumps(value: Any) -> bytes:
     """
     try:
         return cloudpickle_internals.dumps(value, _Pickler)
-    except Exception:  # a part's own code decides what it raises here
+    except BaseException:  # a part's own code decides what it raises here
         cloudpickle_internals.dumps(value)  # the words of an exception's own code tell more
         raise
 
@@ -53,8 +53,12 @@ def rebuilt(
     for name, value in fields.items():
         with contextlib.suppress(Exception):  # it is read only: the built-in class has set it
             descriptors[name].__set__(error, value)
-    error.__dict__.update(attributes)
+    _give(error, attributes)
     return error
+
+
+def _give(error: Any, attributes: dict[str, Any]) -> None:
+    error.__dict__.update(attributes)
 
 
 def parts_of(error: BaseException) -> _Parts:
@@ -74,7 +78,9 @@ class _Pickler(cloudpickle_internals.FilePickler):
     def reducer_override(self, obj: Any) -> Any:
         """Say how an object is to be made again; NotImplemented is pickle's own way."""
         if issubclass(type(obj), BaseException) and not _comes_back(obj):
-            return rebuilt, parts_of(obj)
+            kind, args, attributes, fields = parts_of(obj)
+            # they may hold the exception itself, which is known once it is made
+            return rebuilt, (kind, args, {}, fields), attributes, None, None, _give
         return super().reducer_override(obj)
 
 
@@ -93,7 +99,7 @@ def _comes_back(error: BaseException) -> bool:
     """Whether a plain pickle brings it back; its own code may say what there is to be brought."""
     try:
         again = pickle.loads(cloudpickle_internals.dumps(error))
-    except Exception:  # the exception's own code decides what it raises here
+    except BaseException:  # the exception's own code decides what it raises here
         return False
     if type(again) is not type(error):
         return False
@@ -102,6 +108,6 @@ def _comes_back(error: BaseException) -> bool:
         return True  # it is told how
     try:
         same = [cloudpickle_internals.dumps(parts_of(one)) for one in (again, error)]
-    except Exception:  # a part has no pickle, and was left out
+    except BaseException:  # a part has no pickle, and was left out
         return True
     return same[0] == same[1]

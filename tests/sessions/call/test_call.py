@@ -430,6 +430,40 @@ def test_an_exception_that_does_not_pickle_is_told_with_its_traceback(run: RunIn
     assert "in breaks" in str(caught.value.__cause__)
 
 
+class ForbidsPickle:
+    """An object of a test that is not to be copied."""
+
+    def __reduce__(self) -> str:
+        pytest.fail("it is not to be copied")
+
+
+class ForbidsRepr:
+    """An object that nobody can show."""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class ForbidsTextError(Exception):
+    """An exception that nobody can show."""
+
+    def __str__(self) -> str:
+        pytest.fail("it has no text")
+
+    __repr__ = __str__
+
+
+def test_what_packs_an_outcome_may_raise_anything(run: RunInChild) -> None:
+    def breaks() -> None:
+        raise ForbidsTextError
+
+    with pytest.raises(ChildError, match=r"does not pickle .*it is not to be copied"):
+        run(lambda: [ForbidsPickle()])
+    assert type(run(ForbidsRepr)) is ForbidsRepr
+    with pytest.raises(ForbidsTextError):
+        run(breaks)
+
+
 def test_arguments_that_do_not_pickle_are_refused_by_name(run_spawned: RunInChild) -> None:
     with pytest.raises(ChildError, match=r"cannot be sent to another interpreter.*lock"):
         run_spawned(lambda lock: None, threading.Lock())

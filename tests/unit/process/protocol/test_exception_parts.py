@@ -188,3 +188,12 @@ def test_a_slot_that_has_no_pickle_is_left_out() -> None:
 def test_what_has_no_pickle_raises_what_says_so() -> None:
     with pytest.raises(TypeError, match="lock"):
         exception_parts.dumps(ValueError(threading.Lock()))
+
+
+def test_one_that_holds_itself_comes_back() -> None:
+    one, other = OddError(1, 2), OddError(3, 4)
+    one.__dict__.update(me=one, other=other)
+    other.__dict__["other"] = one
+    made = there_and_back(one)
+    assert made.me is made is made.other.other
+    assert made.other.args == (7,)
