@@ -214,12 +214,13 @@ def _class_attributes(case: type | None) -> dict[str, bytes]:
 
 
 def _pickled(value: Any, name: str) -> bytes:
-    from pytest_cudafork.compat import cloudpickle_internals
-    from pytest_cudafork.process.protocol import unpicklable
+    from pytest_cudafork.process.protocol import exception_parts, unpicklable
 
     try:
-        return cloudpickle_internals.dumps(value)
-    except Exception as error:  # pickling runs the object's own code, which may raise anything
+        return exception_parts.dumps(value)
+    except pytest_reports.ENDS_SESSION:
+        raise
+    except BaseException as error:  # pickling runs the object's own code, which may raise anything
         raise ChildError(
             f"{name} cannot be sent to the process of this test, because it does not pickle: "
             f"{unpicklable.reason(error, value)}. It is a {type(value).__module__}."

@@ -97,9 +97,11 @@ def _descriptors(kind: type) -> dict[str, Any]:
 
 def _comes_back(error: BaseException) -> bool:
     """Whether a plain pickle brings it back; its own code may say what there is to be brought."""
-    try:
+    try:  # whose code decides what it raises here
         again = pickle.loads(cloudpickle_internals.dumps(error))
-    except BaseException:  # the exception's own code decides what it raises here
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return False
     if type(again) is not type(error):
         return False
@@ -108,6 +110,8 @@ def _comes_back(error: BaseException) -> bool:
         return True  # it is told how
     try:
         same = [cloudpickle_internals.dumps(parts_of(one)) for one in (again, error)]
+    except KeyboardInterrupt:
+        raise
     except BaseException:  # a part has no pickle, and was left out
         return True
     return same[0] == same[1]

@@ -199,3 +199,37 @@ def test_each_phase_is_reported_once_with_the_output_of_both_processes(
             "ERROR *::test_undo_fails - RuntimeError: bad finalizer",
         ]
     )
+
+
+FORBIDDEN = """
+import pytest, sys
+
+pytestmark = pytest.mark.cuda_isolated(method=METHOD, fixtures="inherit")
+
+class FailsThere:
+    def __reduce__(self): return sys.exit, (3,)
+class FailsHere:
+    def __reduce__(self): pytest.fail("it is not to be copied")
+class ExitsHere:
+    def __reduce__(self): sys.exit(3)
+
+@pytest.fixture(params=[FailsHere, ExitsHere, FailsThere])
+def one(request): return request.param()
+class TestIt:
+    @pytest.fixture(autouse=True)
+    def mine(self, one): self.mine = one
+    def test_self(self): pass
+def test_fixture(one): pass
+def test_after(): pass
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_fixture_that_forbids_its_pickle_is_an_error_of_its_test(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(FORBIDDEN.replace("METHOD", repr(method)))
+    result = run_session(pytester)
+    result.assert_outcomes(passed=1, errors=6)
+    result.stdout.fnmatch_lines(["*'one' cannot be sent *it is not to be copied*"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
