@@ -98,7 +98,9 @@ class _BodyOnly:
     def _quietly(self, item: pytest.Item, phase: Any, work: Callable[[], object]) -> bool:
         """Do what belongs to a phase of the parent's; report it if it fails, or for its output."""
         before = len(sections_of(item))
-        call = pytest.CallInfo.from_call(lambda: work() and None, when=phase, reraise=ENDS_SESSION)
+        call: pytest.CallInfo[Any] = pytest.CallInfo.from_call(
+            lambda: work() and None, when=phase, reraise=ENDS_SESSION
+        )
         if call.excinfo is None and phase != "setup":
             if len(sections_of(item)) > before:
                 report = pytest.TestReport.from_item_and_call(item, call)

@@ -9,12 +9,11 @@ that call.
 
 from __future__ import annotations
 
-import builtins
 import types
 from typing import Any
 
 from pytest_cudafork.compat import cloudpickle_internals
-from pytest_cudafork.compat.unpatched import contextlib, pickle
+from pytest_cudafork.compat.unpatched import builtins, contextlib, pickle
 
 _HEAP_TYPE = 1 << 9
 """``Py_TPFLAGS_HEAPTYPE``: a class that Python code, or a library, has made."""
