@@ -9,14 +9,18 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from pytest_cudafork.call.exception_parts import dump_parts
 from pytest_cudafork.compat import cloudpickle_internals, tracebacks
-from pytest_cudafork.compat.unpatched import contextlib, gc, os, pickle, traceback
+from pytest_cudafork.compat.unpatched import gc, os, traceback
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.patch.applying.inherited import apply_inherited
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
-from pytest_cudafork.process.protocol import caught_warnings, messages, unpicklable
+from pytest_cudafork.process.protocol import (
+    caught_warnings,
+    exception_parts,
+    messages,
+    unpicklable,
+)
 
 _LONGEST_REPR = 2000
 
@@ -124,13 +128,13 @@ def _exit_code(error: SystemExit) -> int | str | None:
 def pack_result(result: Any) -> messages.Returned:
     """Return the message for a result; one that does not pickle is told by its repr."""
     try:
-        return messages.Returned(cloudpickle_internals.dumps(result), short_repr(result))
-    except Exception as error:  # pickling runs the object's own code, which may raise anything
+        return messages.Returned(exception_parts.dumps(result), short_repr(result))
+    except BaseException as error:  # pickling runs the object's own code, which may raise anything
         return messages.Returned(None, short_repr(result), unpicklable.reason(error, result))
 
 
 def pack_exception(error: BaseException) -> messages.Raised:
-    """Return the message for an exception: its pickle if it has one, its parts, its traceback."""
+    """Return the message for an exception: its pickle if it has one, its traceback."""
     message = messages.Raised(
         repr=short_repr(error),
         type=f"{type(error).__module__}.{type(error).__qualname__}",
@@ -138,19 +142,12 @@ def pack_exception(error: BaseException) -> messages.Raised:
         outcome=_outcome_name(error),
     )
     if message.outcome:
-        return message.changed(
-            parts=cloudpickle_internals.dumps((error.args, dict(error.__dict__)))
-        )
+        parts = exception_parts.parts_of(error)[1:]
+        return message.changed(parts=cloudpickle_internals.dumps(parts))
     try:
-        pickled = cloudpickle_internals.dumps(error)
-        if type(pickle.loads(pickled)) is type(error):
-            return message.changed(pickled=pickled)
-    except Exception as reason:  # the exception's own code decides what it raises here
-        message = message.changed(why=unpicklable.reason(reason, error))
-    parts = None
-    with contextlib.suppress(Exception):  # then the text has to do; "why" says the reason
-        parts = dump_parts(error)
-    return message.changed(parts=parts)
+        return message.changed(pickled=exception_parts.dumps(error))
+    except BaseException as reason:  # the exception's own code decides what it raises here
+        return message.changed(why=unpicklable.reason(reason, error))
 
 
 def _outcome_name(error: BaseException) -> str:
@@ -167,7 +164,7 @@ def short_repr(value: Any) -> str:
     """Return the repr, cut to a length that fits a message; a broken one is named as such."""
     try:
         text = repr(value)
-    except Exception as error:  # a broken __repr__ must not hide the result's failure
+    except BaseException as error:  # a broken __repr__ must not hide the result's failure
         return f"<{type(value).__qualname__} object whose repr raises {type(error).__name__}>"
     return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}..."
 
@@ -178,5 +175,5 @@ def traceback_text(error: BaseException) -> str:
     tb = tracebacks.without_outer(error.__traceback__, lambda filename: filename.startswith(here))
     try:
         return "".join(traceback.format_exception(type(error), error, tb or error.__traceback__))
-    except Exception as reason:  # a broken __str__
+    except BaseException as reason:  # a broken __str__
         return f"{type(error).__qualname__} (its text raises {type(reason).__name__})"

@@ -23,7 +23,7 @@ from pytest_cudafork.call.late_category import Named
 from pytest_cudafork.compat import cloudpickle_internals
 from pytest_cudafork.compat.unpatched import contextlib, inspect, os, re, threading
 from pytest_cudafork.errors import ChildError
-from pytest_cudafork.process.protocol import unpicklable
+from pytest_cudafork.process.protocol import exception_parts, unpicklable
 
 _TEST_FILE = re.compile(r"conftest\.py|test_.*\.py|.*_test\.py", re.DOTALL)
 
@@ -44,7 +44,7 @@ def dump_call(
     """
     with modules_by_value():
         try:
-            return cloudpickle_internals.dumps((fn, args, kwargs))
+            return exception_parts.dumps((fn, args, kwargs))
         except Exception as error:  # pickling runs the objects' own code, which may raise anything
             raise ChildError(_complaint(error, *(shown or (fn, args, kwargs)))) from error
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pytest_cudafork.call import in_child, pickling
-from pytest_cudafork.call.exception_parts import rebuilt
 from pytest_cudafork.compat.unpatched import contextlib, os, pickle, signal
 from pytest_cudafork.errors import (
     ChildCrashed,
@@ -33,6 +32,7 @@ from pytest_cudafork.process import exit_status, launch, supervision
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
+from pytest_cudafork.process.protocol.exception_parts import rebuilt
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
 from pytest_cudafork.process.signals import ChildSignal
@@ -319,10 +319,6 @@ def _load_exception(message: messages.Raised, name: str) -> BaseException:
             return _load_outcome(message)
         if message.pickled is not None:
             error = pickle.loads(message.pickled)
-            if isinstance(error, BaseException):
-                return error
-        elif message.parts is not None:
-            error = rebuilt(*pickle.loads(message.parts or b""))
             if isinstance(error, BaseException):
                 return error
     except Exception as reason:  # unpickling runs the exception's own code

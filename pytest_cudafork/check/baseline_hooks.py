@@ -91,6 +91,7 @@ class BaselineHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """See a test pass: one that was skipped or failed may not have come to the line."""
+        __tracebackhide__ = True
         self._passed = ""
         yield
         self._passed = item.nodeid
@@ -98,6 +99,7 @@ class BaselineHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         """Note the end of a test in which an entry was seen."""
+        __tracebackhide__ = True
         yield
         if self._passed == item.nodeid:
             self._note(item.nodeid)

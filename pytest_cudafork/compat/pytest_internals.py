@@ -7,7 +7,7 @@ what it takes from there and why. What reports need is in ``pytest_reports.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,19 +82,6 @@ def home_of_fixture(item: Any, name: str) -> str:
         return ""
     function = getattr(known[-1].func, "__func__", known[-1].func)
     return str(getattr(function, "__module__", ""))
-
-
-def add_sections(item: pytest.Item, sections: Sequence[tuple[str, str]]) -> None:
-    """Let a test have sections of a report that came from elsewhere (``item._report_sections``).
-
-    The report of its teardown has all of them.
-    """
-    here = [(f"Captured {key} {when}", text) for when, key, text in item._report_sections]
-    for name, text in sections:
-        _, _, rest = name.partition("Captured ")
-        key, _, when = rest.rpartition(" ")
-        if when and (name, text) not in here:
-            item.add_report_section(when, key, text)
 
 
 def is_anything_set_up(session: Any) -> bool:

@@ -8,7 +8,7 @@ file, the counts of subtests. Each function says what it takes and why.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -106,3 +106,24 @@ def subtest_arguments(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments of a subtest as its serialized report holds them; else nothing."""
     arguments: Mapping[str, Any] = data.get(SUBTEST_CONTEXT, {}).get("kwargs", {})
     return arguments
+
+
+def sections_of(item: Any) -> list[tuple[str, str, str]]:
+    """Return what a test has captured and been given so far: phase, name and text.
+
+    ``item._report_sections``, which the report of each phase shows.
+    """
+    return [*item._report_sections]
+
+
+def add_sections(item: pytest.Item, sections: Sequence[tuple[str, str]]) -> None:
+    """Let a test have sections of a report that came from elsewhere (``item._report_sections``).
+
+    The report of its teardown has all of them.
+    """
+    here = [(f"Captured {key} {when}", text) for when, key, text in sections_of(item)]
+    for name, text in sections:
+        _, _, rest = name.partition("Captured ")
+        key, _, when = rest.rpartition(" ")
+        if when and (name, text) not in here:
+            item.add_report_section(when, key, text)

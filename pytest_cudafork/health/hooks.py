@@ -84,6 +84,7 @@ class HealthHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         """Tear everything down with the test that has left the GPU sick: no other will."""
+        __tracebackhide__ = True
         try:
             yield
         finally:

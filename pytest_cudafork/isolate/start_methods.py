@@ -48,6 +48,7 @@ class StartMethodHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Set the method before any fixture of the test is set up."""
+        __tracebackhide__ = True
         method = method_of(item)
         if method:
             self._begin(method)
@@ -56,6 +57,7 @@ class StartMethodHooks:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, None, None]:
         """Take everything back when the last fixture of the test is torn down."""
+        __tracebackhide__ = True
         try:
             return (yield)
         finally:

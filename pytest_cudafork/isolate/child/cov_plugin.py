@@ -25,6 +25,7 @@ class CovStandIn:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Measure nothing while a test runs that does not want it."""
+        __tracebackhide__ = True
         fixtures = getattr(item, "fixturenames", ())
         if item.get_closest_marker("no_cover") is None and "no_cover" not in fixtures:
             return (yield)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals, standard_library
-from pytest_cudafork.compat.pytest_reports import ENDS_SESSION
+from pytest_cudafork.compat.pytest_reports import ENDS_SESSION, sections_of
 from pytest_cudafork.compat.unpatched import contextlib, inspect, pickle
 from pytest_cudafork.isolate.child.rehearsal import OwnHooks
 from pytest_cudafork.process.protocol import frames
@@ -96,9 +96,15 @@ class _BodyOnly:
         return True
 
     def _quietly(self, item: pytest.Item, phase: Any, work: Callable[[], object]) -> bool:
-        """Do what belongs to a phase of the parent's; report it if it fails."""
-        call = pytest.CallInfo.from_call(lambda: work() and None, when=phase, reraise=ENDS_SESSION)
+        """Do what belongs to a phase of the parent's; report it if it fails, or for its output."""
+        before = len(sections_of(item))
+        call: pytest.CallInfo[Any] = pytest.CallInfo.from_call(
+            lambda: work() and None, when=phase, reraise=ENDS_SESSION
+        )
         if call.excinfo is None and phase != "setup":
+            if len(sections_of(item)) > before:
+                report = pytest.TestReport.from_item_and_call(item, call)
+                item.ihook.pytest_runtest_logreport(report=report)
             return True
         # pytest-rerunfailures, for one, prepares itself when the set-up is reported
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
@@ -119,6 +125,8 @@ class _BodyOnly:
             setattr(item.instance, name, _loaded(data, f"self.{name}"))
         for name, data in sent["class"].items():
             setattr(item.cls, name, _loaded(data, f"{item.cls.__name__}.{name}"))
+        for when, key, text in sent["sections"]:
+            item.add_report_section(when, key, text)
         for data in sent["marks"]:
             mark = _loaded(data, "a mark that a fixture has added")
             item.add_marker(getattr(pytest.mark, mark.name).with_args(*mark.args, **mark.kwargs))

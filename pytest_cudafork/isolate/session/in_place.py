@@ -38,6 +38,7 @@ class InPlace:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Let the function run in place."""
+        __tracebackhide__ = True
         module = sys.modules.get("pytest_cudafork.call.isolated")
         if module is None or not marks_of(item).isolated:
             return (yield)

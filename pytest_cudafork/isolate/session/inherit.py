@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals, standard_library
+from pytest_cudafork.compat import pytest_internals, pytest_reports, standard_library
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate import policy
@@ -39,6 +39,7 @@ _OF_THE_PROCESS = (
 )
 """Packages whose fixtures are of the process that the body runs in, but for those below."""
 _SENT = ("tmp_path", "tmpdir", "doctest_namespace")
+_LEFT = "teardown in the process of the body"
 _XUNIT = "xunit_setup"
 """What is in the names of pytest's own fixtures for ``setup_module`` and its like."""
 
@@ -110,7 +111,8 @@ def _run(
                 yield from _run_body(item, replay, children, marks)
         if item.session.shouldfail or item.session.shouldstop or replay.again:
             nextitem = nextitem if replay.again else None
-        pytest_internals.run_phase(item, "teardown", nextitem=nextitem)
+        teardown = pytest_internals.run_phase(item, "teardown", nextitem=nextitem, log=False)
+        replay.log_teardown(teardown)
     finally:
         with contextlib.suppress(KeyError):
             del item.stash[SHOWS_WARNINGS]
@@ -164,6 +166,7 @@ def pack(item: Any, marks: Sequence[pytest.Mark] | None = None) -> bytes:
             "class": _class_attributes(item.cls),
             "path": [entry for entry in sys.path if type(entry) is str],
             "marks": [] if marks is None else list(_added_marks(item, marks)),
+            "sections": [[*one] for one in pytest_reports.sections_of(item)],
         }
     )
 
@@ -207,12 +210,13 @@ def _class_attributes(case: type | None) -> dict[str, bytes]:
 
 
 def _pickled(value: Any, name: str) -> bytes:
-    from pytest_cudafork.compat import cloudpickle_internals
-    from pytest_cudafork.process.protocol import unpicklable
+    from pytest_cudafork.process.protocol import exception_parts, unpicklable
 
     try:
-        return cloudpickle_internals.dumps(value)
-    except Exception as error:  # pickling runs the object's own code, which may raise anything
+        return exception_parts.dumps(value)
+    except pytest_reports.ENDS_SESSION:
+        raise
+    except BaseException as error:  # pickling runs the object's own code, which may raise anything
         raise ChildError(
             f"{name} cannot be sent to the process of this test, because it does not pickle: "
             f"{unpicklable.reason(error, value)}. It is a {type(value).__module__}."
@@ -224,6 +228,11 @@ def _pickled(value: Any, name: str) -> bytes:
 class BodyReplay(Replay):
     """Turns the messages of a child that runs the body alone into this session's reports."""
 
+    def __init__(self, item: pytest.Item, method: policy.Method) -> None:
+        super().__init__(item, method)
+        self._left: pytest.TestReport | None = None
+        """The teardown of what the body has left to be undone, which is done where it runs."""
+
     @property
     def missing(self) -> report_checks.Phase | None:
         """The call, if it has not been reported: no other phase is the child's."""
@@ -234,16 +243,30 @@ class BodyReplay(Replay):
         self._log(report)
         return report
 
+    def log_teardown(self, report: pytest.TestReport) -> None:
+        """Report the teardown that was done here, and with it that of what the body has left."""
+        left = self._left
+        if left is not None and left.failed:
+            if report.passed:
+                report.outcome, report.longrepr = left.outcome, left.longrepr
+            else:
+                report.sections.append((_LEFT, left.longreprtext))
+        self._item.ihook.pytest_runtest_logreport(report=report)
+
     def _log(self, report: pytest.TestReport) -> None:
         phase = type(report) is pytest.TestReport
+        if phase and report.when == "teardown":
+            pytest_reports.add_sections(self._item, report.sections)
+            self._left = report
+            return
         if phase and report.when == "call":
             # the teardown, which is reported here, tells of the whole test
-            pytest_internals.add_sections(self._item, report.sections)
+            pytest_reports.add_sections(self._item, report.sections)
             mine = self._item.user_properties
             mine.extend(one for one in report.user_properties if one not in mine)
             report.user_properties = list(mine)
             heard_reports.hear(self._item, report)
-        if phase and report.failed and report.when != "teardown" and self._may_rerun(report):
+        if phase and report.failed and self._may_rerun(report):
             report.outcome = "rerun"  # type: ignore[assignment]  # as pytest-rerunfailures says it
             self.again = True
         super()._log(report)

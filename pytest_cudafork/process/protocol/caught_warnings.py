@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 import warnings
 
-from pytest_cudafork.compat import cloudpickle_internals
 from pytest_cudafork.compat.unpatched import contextlib, pickle
+from pytest_cudafork.process.protocol import exception_parts
 from pytest_cudafork.process.protocol.messages import CaughtWarning
 
 
@@ -20,7 +20,7 @@ def pack(caught: warnings.WarningMessage) -> CaughtWarning:
     warning = caught.message
     pickled = None
     with contextlib.suppress(Exception):  # then the text has to do
-        pickled = cloudpickle_internals.dumps(warning)
+        pickled = exception_parts.dumps(warning)
         pickle.loads(pickled)
     return CaughtWarning(
         pickled=pickled,

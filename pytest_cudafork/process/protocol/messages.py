@@ -275,11 +275,10 @@ class Returned(Message):
 
 @of_kind("raised")
 class Raised(Message):
-    """An exception: its pickle if it has one, its parts, and all about it as text.
+    """An exception: its pickle if it has one, and all about it as text.
 
-    The parts (class, ``args``, attributes) serve where the class's ``__init__`` does not take
-    ``args``, which a plain pickle would call. ``outcome`` is the class name of one of pytest's own
-    (skip, fail, xfail, exit), or "".
+    ``outcome`` is the class name of one of pytest's own (skip, fail, xfail, exit), or ""; of these
+    classes, which no pickle finds, there are the parts (``exception_parts.py``).
     """
 
     repr: str

@@ -15,7 +15,7 @@ _DEEPEST = 20
 _MOST = 1000  # parts of one thing that are tried: each is pickled for it
 
 
-def reason(error: Exception, value: object) -> str:
+def reason(error: BaseException, value: object) -> str:
     """Return why a value does not pickle: the error, and where in the value the cause is.
 
     Args:
@@ -38,18 +38,18 @@ def reason(error: Exception, value: object) -> str:
     return f"{said} (found at {path.strip()})" if path else said
 
 
-def _broken(passed: Sequence[object]) -> tuple[str, object, Exception] | None:
+def _broken(passed: Sequence[object]) -> tuple[str, object, BaseException] | None:
     """Return the first part of the last of these that does not pickle, with its error."""
     try:
         parts = list(islice(_parts(passed[-1]), _MOST))
-    except Exception:  # a container's own code: what is within it is not known
+    except BaseException:  # a container's own code: what is within it is not known
         return None
     for step, part in parts:
         if any(part is one for one in passed):
             continue
         try:
             cloudpickle_internals.dumps(part)
-        except Exception as error:  # pickling runs the part's own code
+        except BaseException as error:  # pickling runs the part's own code
             return step, part, error
     return None
 

@@ -64,6 +64,32 @@ def test_an_exception_keeps_its_type_attributes_and_the_childs_traceback(run: Ru
     assert "in breaks" in str(caught.value.__cause__)
 
 
+class NoFileError(OSError):
+    """Its file is held in C, and no argument of it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "no such file", path)
+
+
+class PrefixError(Exception):
+    """It changes what it is given."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"it failed: {text}")
+
+
+@pytest.mark.parametrize("error", [NoFileError("it.txt"), PrefixError("why")], ids=repr)
+def test_an_exception_keeps_its_text(run: RunInChild, error: Exception) -> None:
+    def breaks() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        run(breaks)
+    assert (str(caught.value), caught.value.args) == (str(error), error.args)
+    (back,) = run(lambda one: [one], error)
+    assert (type(back), str(back), back.args) == (type(error), str(error), error.args)
+
+
 @pytest.mark.skipif(Group is None, reason="exception groups came with Python 3.11")
 def test_a_group_keeps_exceptions_that_a_plain_pickle_cannot_rebuild(run: RunInChild) -> None:
     def breaks() -> None:
@@ -402,6 +428,40 @@ def test_an_exception_that_does_not_pickle_is_told_with_its_traceback(run: RunIn
     with pytest.raises(ChildError, match=r"SelfishError.*mine") as caught:
         run(breaks)
     assert "in breaks" in str(caught.value.__cause__)
+
+
+class ForbidsPickle:
+    """An object of a test that is not to be copied."""
+
+    def __reduce__(self) -> str:
+        pytest.fail("it is not to be copied")
+
+
+class ForbidsRepr:
+    """An object that nobody can show."""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class ForbidsTextError(Exception):
+    """An exception that nobody can show."""
+
+    def __str__(self) -> str:
+        pytest.fail("it has no text")
+
+    __repr__ = __str__
+
+
+def test_what_packs_an_outcome_may_raise_anything(run: RunInChild) -> None:
+    def breaks() -> None:
+        raise ForbidsTextError
+
+    with pytest.raises(ChildError, match=r"does not pickle .*it is not to be copied"):
+        run(lambda: [ForbidsPickle()])
+    assert type(run(ForbidsRepr)) is ForbidsRepr
+    with pytest.raises(ForbidsTextError):
+        run(breaks)
 
 
 def test_arguments_that_do_not_pickle_are_refused_by_name(run_spawned: RunInChild) -> None:

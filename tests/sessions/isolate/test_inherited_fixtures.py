@@ -123,3 +123,113 @@ def test_the_body_has_the_surroundings_that_fixtures_made(
 ) -> None:
     pytester.makepyfile(SURROUNDINGS.replace("METHOD", repr(method)))
     run_session(pytester).assert_outcomes(passed=1)
+
+
+WORDS = """
+import os, pytest
+
+pytestmark = pytest.mark.cuda_isolated(method=METHOD, fixtures="inherit")
+
+@pytest.fixture
+def loud():
+    os.write(1, b"set up\\n")
+    yield
+    print("torn down")
+
+@pytest.fixture
+def late():
+    yield
+    print("late one torn down")
+
+@pytest.fixture
+def bad():
+    yield
+    raise KeyError("bad fixture")
+
+def undo(): raise RuntimeError("bad finalizer")
+
+def test_fails(loud): assert 0
+def test_asks_late(loud, request): request.getfixturevalue("late")
+def test_undo_fails(loud, request): request.addfinalizer(undo)
+def test_both_fail(loud, bad, request): request.addfinalizer(undo)
+def test_undo_dies(loud, request): request.addfinalizer(lambda: os._exit(3))
+"""
+LISTENS = """
+def pytest_runtest_logreport(report):
+    with open("told", "a") as file:
+        text = " ".join(text.strip().replace("\\n", "/") for _, text in report.sections)
+        print(report.head_line, report.when, report.outcome, file=file)
+        print(report.head_line, report.when, text, file=file)
+"""
+TOLD_OF_WORDS = {
+    "test_fails": ["passed", "failed", "passed"],
+    "test_asks_late": ["passed", "passed", "passed"],
+    "test_undo_fails": ["passed", "passed", "failed"],
+    "test_both_fail": ["passed", "passed", "failed"],
+    "test_undo_dies": ["passed", "passed", "failed"],
+}
+PHASES = ("setup", "call", "teardown")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_phase_is_reported_once_with_the_output_of_both_processes(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makeconftest(LISTENS)
+    pytester.makepyfile(WORDS.replace("METHOD", repr(method)))
+    result = run_session(pytester)
+    result.assert_outcomes(passed=4, failed=1, errors=3)
+    told = (pytester.path / "told").read_text().splitlines()
+    expected = [
+        f"{name} {phase} {outcome}"
+        for name, outcomes in TOLD_OF_WORDS.items()
+        for phase, outcome in zip(PHASES, outcomes, strict=True)
+    ]
+    assert told[::2] == expected
+    words = dict(zip(told[::2], told[1::2], strict=True))
+    assert words["test_fails call failed"] == "test_fails call set up"
+    down = words["test_asks_late teardown passed"].split("set up ")[1]
+    assert down == "late one torn down torn down"
+    both = words["test_both_fail teardown failed"]
+    assert "bad finalizer" in both
+    result.stdout.fnmatch_lines_random(
+        [
+            "E * KeyError: 'bad fixture'",
+            "*exit status 3 in teardown*",
+            "ERROR *::test_undo_fails - RuntimeError: bad finalizer",
+        ]
+    )
+
+
+FORBIDDEN = """
+import pytest, sys
+
+pytestmark = pytest.mark.cuda_isolated(method=METHOD, fixtures="inherit")
+
+class FailsThere:
+    def __reduce__(self): return sys.exit, (3,)
+class FailsHere:
+    def __reduce__(self): pytest.fail("it is not to be copied")
+class ExitsHere:
+    def __reduce__(self): sys.exit(3)
+
+@pytest.fixture(params=[FailsHere, ExitsHere, FailsThere])
+def one(request): return request.param()
+class TestIt:
+    @pytest.fixture(autouse=True)
+    def mine(self, one): self.mine = one
+    def test_self(self): pass
+def test_fixture(one): pass
+def test_after(): pass
+"""
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_fixture_that_forbids_its_pickle_is_an_error_of_its_test(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(FORBIDDEN.replace("METHOD", repr(method)))
+    result = run_session(pytester)
+    result.assert_outcomes(passed=1, errors=6)
+    result.stdout.fnmatch_lines(["*'one' cannot be sent *it is not to be copied*"])
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")

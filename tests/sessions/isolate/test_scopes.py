@@ -310,3 +310,33 @@ def test_what_the_pytest_process_tears_down_after_an_isolated_test_is_captured(
         expected = ["*teardown of test_there*", "*stdout teardown*", "last words of the engine"]
         result.stdout.fnmatch_lines(expected)
     assert result.stdout.str().count("last words") == (2 if breaks else 0)  # once in the source
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_failure_that_tests_share_a_process_with_shows_no_frame_of_the_plugin(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makeconftest("""
+        import pytest
+        @pytest.fixture
+        def bad():
+            yield
+            raise ValueError("bad teardown")
+        @pytest.fixture
+        def worse():
+            raise ValueError("bad setup")
+    """)
+    pytester.makepyfile(
+        GROUP.format(method=method)
+        + """
+@pytest.mark.start_methods("fork")
+def test_a(bad): pass
+def test_b(bad): pass
+@pytest.mark.start_methods("fork")
+def test_c(worse): pass
+def test_d(worse): pass
+"""
+    )
+    result = run_session(pytester, "--cuda-fork-health=fail")
+    result.assert_outcomes(passed=2, errors=4)
+    result.stdout.no_fnmatch_line("*pytest_cudafork*")

@@ -117,3 +117,12 @@ def test_arguments_of_a_subtest_stand_in_its_serialized_report() -> None:
         arguments = pytest_reports.subtest_arguments(report._to_json())
         assert list(arguments) == ["i"]
     assert pytest_reports.subtest_arguments({}) == {}
+
+
+def test_sections_of_a_report_become_the_tests_once(pytester: pytest.Pytester) -> None:
+    item = pytester.getitem("def test_func(): pass")
+    item.add_report_section("setup", "stdout", "up")
+    sections = [("Captured stdout setup", "up"), ("Captured log call", "body"), ("Other", "x")]
+    pytest_reports.add_sections(item, sections)
+    known = [("setup", "stdout", "up"), ("call", "log", "body")]
+    assert pytest_reports.sections_of(item) == known

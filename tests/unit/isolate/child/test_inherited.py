@@ -40,6 +40,8 @@ class TestIt:
 def test_fails(value): assert value == 2
 def test_leaves_trouble(request):
     request.addfinalizer(lambda: 1 / 0)
+def test_leaves_words(request):
+    request.node.addfinalizer(lambda: request.node.add_report_section("teardown", "stdout", "x"))
 """
 
 
@@ -62,7 +64,7 @@ def run(item: Any, inherits: bytes | None) -> list[str]:
 def sent(**parts: Any) -> bytes:
     """Return what a parent would send."""
     data: dict[str, Any] = {"values": {}, "here": [], "self": {}, "class": {}, "marks": []}
-    data["path"] = []
+    data["path"] = data["sections"] = []
     data.update(parts)
     for name in ("values", "self", "class"):
         data[name] = {key: cloudpickle.dumps(value) for key, value in data[name].items()}
@@ -132,6 +134,20 @@ def test_trouble_of_what_the_body_leaves_is_told(tests: dict[str, Any]) -> None:
     pytest_internals.run_phase(item, "setup", log=False)
     pytest_internals.forget_finalizers(item)
     assert run(item, b"") == ["call passed", "teardown failed"]
+
+
+def test_what_is_written_while_that_is_undone_is_told(tests: dict[str, Any]) -> None:
+    item = tests["test_leaves_words"]
+    pytest_internals.run_phase(item, "setup", log=False)
+    assert run(item, b"") == ["call passed", "teardown passed"]
+
+
+def test_the_output_of_the_set_up_is_in_the_report_of_the_body(tests: dict[str, Any]) -> None:
+    item = tests["test_fails"]
+    heard = Heard(item.config)
+    inherits = sent(values={"value": 3}, here=["around"], sections=[["setup", "stdout", "words"]])
+    assert run(item, inherits) == ["call failed"]
+    assert heard.reports[0].sections == [("Captured stdout setup", "words")]
 
 
 def test_a_coroutine_of_trio_has_a_run_of_its_own_after_a_fork(

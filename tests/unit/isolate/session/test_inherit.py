@@ -57,6 +57,20 @@ def test_bad(broken): pass
 @pytest.fixture
 def broken(): raise KeyError("in set-up")
 def test_stops(server): pytest.exit("enough")
+@pytest.fixture
+def loud():
+    print("up")
+    yield
+    print("down")
+@pytest.fixture
+def bad():
+    yield
+    raise KeyError("here")
+def undo():
+    print("undone")
+    raise RuntimeError("there")
+def test_leaves_trouble(loud, request): request.addfinalizer(undo)
+def test_leaves_more(bad, request): request.addfinalizer(undo)
 class TestUnit(unittest.TestCase):
     def test_unit(self): pass
 """
@@ -109,6 +123,18 @@ def test_a_death_is_a_failed_call_and_the_fixtures_are_torn_down(stage: Stage) -
     assert "exit status 3 in call" in stage.heard.reports[-2].longreprtext
 
 
+def test_what_the_body_has_left_to_be_undone_is_part_of_the_one_teardown(stage: Stage) -> None:
+    failed = [*PASSED[:3], "teardown failed", "finish"]
+    assert stage.run("test_leaves_trouble") == failed
+    report = stage.heard.reports[-1]
+    assert "RuntimeError: there" in report.longreprtext
+    assert [text for _, text in report.sections] == ["up\n", "undone\n", "down\n"]
+    assert stage.run("test_leaves_more") == failed
+    report = stage.heard.reports[-1]
+    assert "KeyError: 'here'" in report.longreprtext
+    assert "RuntimeError: there" in dict(report.sections)["teardown in the process of the body"]
+
+
 def test_a_failed_set_up_needs_no_child(stage: Stage) -> None:
     assert stage.run("test_bad") == ["start", "setup failed", "teardown passed", "finish"]
 
@@ -153,6 +179,8 @@ def test_what_is_sent_is_what_the_body_takes_and_the_process_has_not(prepared: A
     assert pickle.loads(sent["self"]["mine"]) == os.getpid()
     assert pickle.loads(sent["class"]["shared"]) == [1]
     assert "test_body" not in sent["class"]
+    prepared.add_report_section("setup", "stdout", "words")
+    assert frames.loads(inherit.pack(prepared))["sections"] == [["setup", "stdout", "words"]]
 
 
 @pytest.mark.parametrize("where", ["fixture", "self"])

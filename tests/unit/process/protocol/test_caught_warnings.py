@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+from typing import Any
+
+import pytest
 
 from pytest_cudafork.process.protocol import caught_warnings
 
@@ -26,10 +30,33 @@ def test_a_warning_comes_back_with_its_class_text_file_and_line() -> None:
     assert (loaded.filename, loaded.lineno) == (sent.filename, sent.lineno)
 
 
+class SinceWarning(DeprecationWarning):
+    """A warning that makes its text of what it is given."""
+
+    def __init__(self, name: str, since: str = "?") -> None:
+        super().__init__(f"{name} is deprecated since {since}")
+        self.since = since
+
+
+class OddWarning(SinceWarning):
+    """A warning that cannot be made of its text."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(name, since="2.0")
+
+
+@pytest.mark.parametrize("warning", [SinceWarning("it", "2.0"), OddWarning(name="it")])
+def test_one_that_makes_its_text_keeps_it(warning: SinceWarning) -> None:
+    loaded: Any = caught_warnings.load(caught_warnings.pack(caught(warning))).message
+    assert (type(loaded), loaded.since) == (type(warning), "2.0")
+    assert str(loaded) == "it is deprecated since 2.0"
+
+
 def test_one_that_does_not_pickle_has_the_name_of_its_class_and_its_text() -> None:
     class Unpicklable(UserWarning):
-        def __reduce__(self) -> tuple[object, ...]:
-            raise TypeError("not this one")
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self.lock = threading.Lock()
 
     packed = caught_warnings.pack(caught(Unpicklable("mind this")))
     assert packed.pickled is None
