@@ -8,13 +8,12 @@ tree, and the names in it are looked up where that code would find them; no code
 from __future__ import annotations
 
 import enum
-import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import ast, inspect
-from pytest_cudafork.observe.base.stacks import outward
+from pytest_cudafork.observe.base.stacks import frames_of_threads, outward
 from pytest_cudafork.observe.story.scopes import enclosing_statements, tree_of
 from pytest_cudafork.observe.story.source import source_line
 from pytest_cudafork.observe.story.stories import ENDS
@@ -81,7 +80,7 @@ def may_look() -> bool:
     one may be another thread's, which a finalizer has interrupted as well.
     """
     parse = ast.parse.__code__
-    stacks = map(outward, sys._current_frames().values())
+    stacks = map(outward, frames_of_threads().values())
     return all(frame.f_code is not parse for stack in stacks for frame in stack)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pytest_cudafork.check.main_thread import MainThread
 from pytest_cudafork.compat.unpatched import contextlib, os, threading, time, weakref
 from pytest_cudafork.errors import CudaForkError
-from pytest_cudafork.observe.base.stacks import outward
+from pytest_cudafork.observe.base.stacks import frames_of_threads, outward
 
 if TYPE_CHECKING:
     from pytest_cudafork.check.refusal import Fate, RefusedFork
@@ -237,7 +237,7 @@ def _is_other_thread() -> bool:
 
 
 def _frame_of(thread: threading.Thread) -> FrameType | None:
-    return sys._current_frames().get(thread.ident or 0)
+    return frames_of_threads().get(thread.ident or 0)
 
 
 def _runs(thread: threading.Thread, traceback: TracebackType | None) -> bool:

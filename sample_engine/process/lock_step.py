@@ -8,6 +8,7 @@ as a number with the word for the next one: ranks that differ are an error, not 
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import sys
@@ -17,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any, Protocol
 
 from sample_engine.batch.outputs import CoreOutput
@@ -111,10 +113,25 @@ class StepWatch:
             waited = waited + tick if number and number == seen else 0.0
             seen = number
             if waited >= self._seconds:
-                frame = sys._current_frames().get(self._main)
+                frame = _frame_of(self._main)
                 stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
                 self._tell(f"A step has not ended for {self._seconds:g} seconds.", stack)
                 return
+
+
+def _frame_of(thread: int) -> FrameType | None:
+    """Return the frame at which a thread is.
+
+    Before Python 3.12 a garbage collection may begin within ``sys._current_frames``, which holds a
+    lock of the interpreter, and code that it runs may wait for that for ever (gh-106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread)
+    finally:
+        if collects:
+            gc.enable()
 
 
 class LeadingCore:

@@ -12,6 +12,7 @@ import sys
 from types import CodeType, FrameType, TracebackType
 
 from pytest_cudafork.compat import tracebacks
+from pytest_cudafork.observe.base.stacks import frames_of_threads
 from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.observe.story.touch import CUDA_LIBRARIES, MACHINERY, Frame
 
@@ -95,7 +96,7 @@ def line_at_work() -> str:
 
 def line_in_thread(thread: int) -> str:
     """The line at which another thread is, for work that torch does on its behalf."""
-    return line_of(sys._current_frames().get(thread))
+    return line_of(frames_of_threads().get(thread))
 
 
 def line_of_traceback(traceback: TracebackType | None) -> str:

@@ -18,6 +18,7 @@ from pytest_cudafork.compat.thread_internals import (
     profile_setter,
     profiler_of_new_threads,
 )
+from pytest_cudafork.observe.base.stacks import frames_of_threads
 
 Hook = Callable[[str, Any], None]  # event, and its argument: for a "c_call" the function
 
@@ -31,7 +32,7 @@ def in_other_threads(hook: Hook) -> Iterator[bool]:
     Gives whether it is done: not where there is no other thread, or a profiler is at work.
     """
     profiled = sys.getprofile() is not None or profiler_of_new_threads() is not None
-    if profiled or len(sys._current_frames()) < 2:
+    if profiled or len(frames_of_threads()) < 2:
         yield False
         return
     for_all = profile_all_threads()

@@ -8,7 +8,6 @@ next Python call (see ``profiling``).
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from pytest_cudafork.compat.torch_graphs import (
     push_mode,
 )
 from pytest_cudafork.errors import CaptureFailedError
+from pytest_cudafork.observe.base.stacks import frames_of_threads
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals
@@ -102,7 +102,7 @@ class OtherThreads:
         """Let the mode do nothing from here on; threads that run take it off at their next call."""
         self._mode.report = None
         for _ in range(50):
-            if not self._pushed_in & sys._current_frames().keys():
+            if not self._pushed_in & frames_of_threads().keys():
                 break
             time.sleep(0.001)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from pytest_cudafork.compat.plugins import rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import os, threading, traceback
+from pytest_cudafork.observe.base.stacks import frames_of_threads
 from pytest_cudafork.process.protocol import messages
 
 _NOT_THE_TEST = ("_pytest", "pluggy", "pytest_cudafork")
@@ -52,7 +52,7 @@ def _stacks() -> str:
     """Return the stacks of all threads but this, from the test on."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
-    for ident, frame in sys._current_frames().items():
+    for ident, frame in frames_of_threads().items():
         if ident != threading.get_ident():
             lines = traceback.format_list(_of_the_test(frame))
             parts.append(f"Thread {names.get(ident, ident)}:\n{''.join(lines)}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from types import FrameType
+
+from pytest_cudafork.compat.unpatched import gc
 
 MOST_FRAMES = 400
 
@@ -32,3 +35,20 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the frame at which each thread is, by what ``threading.get_ident`` returns there.
+
+    ``sys._current_frames`` holds a lock of the interpreter. Before Python 3.12 a garbage collection
+    may begin within it, and a finalizer that asks the same, or lets another thread end meanwhile,
+    waits for that lock for ever (gh-106883).
+    """
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    if collects:
+        gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
+import subprocess
 import sys
+import threading
 from types import FrameType
 
-from pytest_cudafork.observe.base.stacks import MOST_FRAMES, outward, stack_of
+import pytest
+
+from pytest_cudafork.observe.base.stacks import (
+    MOST_FRAMES,
+    frames_of_threads,
+    outward,
+    stack_of,
+)
 
 
 def test_the_innermost_frame_comes_first_with_its_place_and_flags() -> None:
@@ -49,3 +59,58 @@ def test_a_frame_is_followed_by_its_callers_to_the_outermost() -> None:
     assert found[1] is frame.f_back
     assert found[-1].f_back is None
     assert list(outward(None)) == []
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_each_thread_has_its_frame_and_garbage_is_collected_as_before(
+    collects: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, waits = threading.Event(), threading.Event()
+
+    def work() -> None:
+        waits.set()
+        go_on.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    waits.wait()
+    was = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        frames = frames_of_threads()
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if was else gc.disable)()
+        go_on.set()
+        thread.join()
+    assert thread.ident is not None
+    assert any(frame.f_code is work.__code__ for frame in outward(frames[thread.ident]))
+    assert frames[threading.get_ident()].f_code.co_name == "frames_of_threads"
+
+
+FINALIZED_MEANWHILE = """
+import gc, threading, time
+from pytest_cudafork.observe.base.stacks import frames_of_threads
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        frames_of_threads()
+
+for _ in range(40):  # their frames and numbers are what is allocated
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+gc.set_threshold(10, 2, 2)
+for _ in range(500):
+    Cycle()
+    frames_of_threads()
+print("ended")
+"""
+
+
+def test_a_finalizer_may_ask_for_the_frames_within_the_question() -> None:
+    """A process for it: before Python 3.12 it would wait for ever, with the interpreter's lock."""
+    command = [sys.executable, "-c", FINALIZED_MEANWHILE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
