@@ -255,7 +255,7 @@ def _failure_of(
         )
     if ending.status_lost:
         when = "before" if last is None else "after"
-        return ChildCrashed(f"{what}: the child {exit_status.REAPED}, {when} it gave a result")
+        return ChildCrashed(f"{what}: the child {ending.status_lost}, {when} it gave a result")
     if last is None and ending.exitcode >= 0:
         how = exit_status.describe(ending.exitcode)
         lost = exit_status.lost(ending.exitcode, "the function")

@@ -84,6 +84,11 @@ REAPED = (
     "of SIGCHLD, os.wait, a thread)"
 )
 """What is to be said of a child whose exit status was taken by others."""
+WITH_SERVER = (
+    "has ended with the fork server that had started it, and whose warning says how the server "
+    "ended"
+)
+"""What is to be said of a child that the end of its server took along, or that had ended before."""
 
 
 def shorten(stacks: str) -> str:

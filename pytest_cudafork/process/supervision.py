@@ -83,8 +83,8 @@ class Ending:
     native: str = ""
     state: str = ""
     stuck: bool = False
-    status_lost: bool = False
-    """Whether something else has reaped it, so that nobody here knows how it ended."""
+    status_lost: str = ""
+    """Why nobody here knows how it ended, as the predicate of a sentence; empty if it is known."""
 
 
 class Stream(Protocol):
@@ -117,10 +117,10 @@ class Supervisor:
         self._on_message: OnMessage = _nothing_expected
         self._said = Said.MORE
         self._ahead = False
-        self._malformed = ""
+        self._malformed = self._status_lost = ""
         self._hung_up = False
         self._stacks = self._native = self._state = ""
-        self._stuck = self._asked = self._status_lost = False
+        self._stuck = self._asked = False
         self._over_at: float | None = None
         self.trouble = ""
         """What went wrong after the child had said that it was done, as the predicate of a
@@ -185,8 +185,7 @@ class Supervisor:
             self._native,
             self._state,
             self._stuck,
-            # of a fork server's child the server knows, and takes it with itself when it dies
-            self._status_lost and not (self.running.ends_group or self._said is Said.DONE),
+            "" if self._said is Said.DONE else self._status_lost,
         )
 
     def _had_finished(self) -> bool:
@@ -398,10 +397,11 @@ class Supervisor:
         if self._stuck:
             return exitcode
         found = self.running.reap()
-        self._status_lost = found is None
-        if found is None and not self.running.ends_group and self._said is Said.DONE:
-            return 0  # it had nothing left to do that could fail
-        return exitcode if found is None else found
+        if found is not None:
+            return found
+        served = self.running.ends_group
+        self._status_lost = exit_status.WITH_SERVER if served else exit_status.REAPED
+        return 0 if self._said is Said.DONE and not served else exitcode  # nothing left to fail
 
     def _end_descendants(self, *, well: bool) -> None:
         """End what has the child's mark: at once after a bad end, else when it suits."""

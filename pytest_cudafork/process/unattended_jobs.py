@@ -30,6 +30,8 @@ _MOST_OUTPUT = 2000
 _BLOCK_BYTES = 512
 _MOST_KEPT = 64 << 20
 """What a job may write before the start of it is forgotten; one of them writes for ever."""
+_LONGEST_WAIT_MS = (1 << 31) - 1
+"""What one wait may take: poll counts milliseconds in a C int, and a limit may be larger."""
 _DYING_SECONDS = 5.0
 _MOST_TRIES = 12
 """How often one list of modules is tried; each time one of them turns out to be no good."""
@@ -303,7 +305,8 @@ class UnattendedJobs:
         for each in (fd, pidfd):
             poller.register(each, select.POLLIN)
         poller.register(control, select.POLLRDHUP)  # the parent says nothing more, or is gone
-        limit = self._limits.seconds * 1000 if self._limits.seconds else None
+        seconds = self._limits.seconds
+        limit = min(seconds * 1000, _LONGEST_WAIT_MS) if seconds else None
         count = 0
         while count < most:
             ready = [each for each, _ in poller.poll(limit)]

@@ -384,6 +384,12 @@ class Children:
                 loud_warning(pytest.PytestWarning(text))
         end_loudly(lambda: self._sweeper.sweep(now=wait))
 
+    def make_room(self) -> None:
+        """End the processes that no test has yet, or has any more, and what they have left."""
+        self._forks.forget_ahead()
+        self._settle(wait=True)
+        self._spares.close()
+
     def end_leftovers(self) -> None:
         """End now what children have left that ended well."""
         end_loudly(lambda: self._sweeper.sweep(now=True))
@@ -394,9 +400,7 @@ class Children:
             group, self._group = self._group, None
             if group is not None:
                 self._end_group(group)
-            self._forks.forget_ahead()
-            self._settle(wait=True)
-            self._spares.close()
+            self.make_room()
         self._caretaker.close()
         self._server.close_server(reap=False)
 

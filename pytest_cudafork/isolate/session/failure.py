@@ -46,7 +46,7 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
         return None
     if ending.status_lost:
         when = "after the test was over" if ending.finished else f"in {phase}"
-        return ChildCrashed(f"gone {when}: the process of this test {exit_status.REAPED}.{stacks}")
+        return ChildCrashed(f"gone {when}: the process of this test {ending.status_lost}.{stacks}")
     name = exit_status.signal_name(ending.exitcode)
     what = name or f"exit status {ending.exitcode}"
     if not name and not ending.finished:

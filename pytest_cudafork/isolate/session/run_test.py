@@ -140,10 +140,25 @@ def _child_for(
 ) -> Steps[ItemProcess]:
     """Return a child for a test: a fresh interpreter, too, where the fork server gives none."""
     try:
-        return (yield from children.process_for(item, following, replay.method, after))
+        return (yield from _child_or_room(item, following, replay, children, after))
     except (NoServerError, ForkRefusedError) as error:
         replay.method = policy.instead_of_fork_server(replay.method, str(error))
+        return (yield from _child_or_room(item, following, replay, children, after))
+
+
+def _child_or_room(
+    item: pytest.Item,
+    following: pytest.Item | None,
+    replay: Replay,
+    children: Children,
+    after: AfterNext,
+) -> Steps[ItemProcess]:
+    """Return a child, in the place of processes that no test has if there is room for no other."""
+    try:
         return (yield from children.process_for(item, following, replay.method, after))
+    except OSError:  # no process, memory or descriptor is left
+        children.make_room()
+    return (yield from children.process_for(item, following, replay.method, after))
 
 
 def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:

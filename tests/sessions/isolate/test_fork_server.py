@@ -225,6 +225,7 @@ def test_when_it_has_died_again_and_again_tests_are_spawned(pytester: pytest.Pyt
             "*test_a PASSED (spawn)*",
             "*test_b FAILED (spawn)*",
             "*test_c PASSED (spawn)*",
+            "ChildCrashed: gone in call: * has ended with the fork server that had started it, *",
             "*RuntimeWarning: the fork server was killed by SIGKILL * while it served; *",
             "3 tests by spawn, not forkserver: the fork server died 5 times (warnings tell how)",
         ]

@@ -18,7 +18,7 @@ from pytest_cudafork.errors import (
     ChildTimeout,
     RemoteTraceback,
 )
-from pytest_cudafork.process import launch, supervision
+from pytest_cudafork.process import exit_status, launch, supervision
 from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import frames, messages
 from tests.support.child_endings import ending
@@ -104,7 +104,7 @@ def test_an_end_after_the_result_may_still_be_a_failure() -> None:
     assert run._failure_of(ending(exitcode=-9, lingered=True), last, "f", 1.0) is None
     late = run._failure_of(ending(exitcode=-6, timed_out=True), last, "f", 1.0)
     assert "f did not end after it gave a result within its time limit of 1 s" in str(late)
-    lost = run._failure_of(ending(exitcode=-9, status_lost=True), last, "f", 1.0)
+    lost = run._failure_of(ending(exitcode=-9, status_lost=exit_status.REAPED), last, "f", 1.0)
     assert "something else in this process has waited for it" in str(lost)
     crashed = run._failure_of(ending(exitcode=-11), last, "f", 1.0)
     assert "after it gave a result" in str(crashed)

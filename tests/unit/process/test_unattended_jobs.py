@@ -369,6 +369,18 @@ def test_good_modules_are_counted_until_one_is_not_good_or_the_parent_says_no_mo
     assert here.jobs._try(["this one", "no good"]) == []
 
 
+@pytest.mark.parametrize("seconds", [0.0, 3e6, 1e10, 1e300, float("inf")])
+def test_modules_are_tried_however_long_a_job_may_take(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(child, "die_with_parent", lambda yes=True: None)
+    made = Here(Limits(at_once=1, seconds=seconds))
+    try:
+        assert made.jobs._try(["this one", "no good"]) == ["this one"]
+    finally:
+        made.close()
+
+
 def test_modules_that_took_long_are_not_tried_again(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:

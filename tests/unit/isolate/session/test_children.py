@@ -475,6 +475,16 @@ def test_the_end_waits_for_every_child(stage: _Stage) -> None:
     stage.children.end_leftovers()
 
 
+def test_room_is_made_by_the_end_of_those_that_no_test_has(stage: _Stage) -> None:
+    stage.run(stage.items[0])
+    process, _ = stage.run(stage.items[1], stage.items[2])
+    stage.children.make_room()
+    assert is_gone(stage.source.pids[0])
+    assert stage.spares.is_closed
+    assert ("forget_ahead",) in stage.forks.calls
+    assert not process.supervisor.running.has_ended
+
+
 def test_a_child_whose_end_nobody_waited_for_is_cleared_away_before_the_next(
     stage: _Stage,
 ) -> None:

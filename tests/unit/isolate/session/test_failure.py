@@ -9,6 +9,7 @@ import pytest
 from pytest_cudafork.compat.plugins.forked import CLAIM, Claim
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate.session import failure
+from pytest_cudafork.process import exit_status
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.supervision import Ending
 from tests.support.child_endings import ending
@@ -72,10 +73,16 @@ def test_a_child_that_ended_as_it_should_is_no_error() -> None:
             "process: the process of this test was killed.",
         ),
         (
-            ending(-9, finished=False, status_lost=True),
+            ending(-9, finished=False, status_lost=exit_status.REAPED),
             ChildCrashed,
             "gone in call: the process of this test has ended, and how is not known: something "
             "else in this process has waited for it (a handler of SIGCHLD, os.wait, a thread).",
+        ),
+        (
+            ending(-9, finished=False, status_lost=exit_status.WITH_SERVER),
+            ChildCrashed,
+            "gone in call: the process of this test has ended with the fork server that had "
+            "started it, and whose warning says how the server ended.",
         ),
         (
             ending(-6, lingered=True),
@@ -105,6 +112,7 @@ def test_a_child_that_ended_as_it_should_is_no_error() -> None:
         "time limit",
         "time limit at the end",
         "reaped by others",
+        "gone with the server",
         "lingered",
         "malformed and killed",
         "malformed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import select
@@ -27,6 +28,7 @@ from pytest_cudafork.process.forking.short_stack import Steps, perform
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.server_process import ForkRefusedError
 from pytest_cudafork.process.signals import ChildSignal
+from pytest_cudafork.settings import METHODS
 from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import Heard, items_of
@@ -47,6 +49,9 @@ class _Stage:
         self.pids: list[int] = []
         self.process: ItemProcess | None = None
         self.no_server: Exception | None = None
+        self.no_room: list[OSError] = []
+        """What is in the way of the next children, until room is made."""
+        self.rooms_made = 0
         self.sigchld = ChildSignal()
         self._scripts: list[Callable[[Channel], None]] = []
         self._packer = ReportPacker(self.item.config)
@@ -88,6 +93,8 @@ class _Stage:
         self.asked.append(asked)
         if self.no_server is not None and asked[2].name == "forkserver":
             raise self.no_server
+        if self.no_room:
+            raise self.no_room[-1]
         if not self._scripts:
             raise ChildError("there are none left")
         script = self._scripts.pop(0)
@@ -105,6 +112,10 @@ class _Stage:
         files = [os.memfd_create("kept"), os.memfd_create("passed"), output]
         self.process = ItemProcess(supervision.Supervisor(running), asked[2], "", files)
         return self.process
+
+    def make_room(self) -> None:
+        self.rooms_made += 1
+        self.no_room = self.no_room[:-1]
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:
         self.kept.append(following)
@@ -149,6 +160,27 @@ def test_a_process_that_cannot_be_had_is_a_failed_set_up(stage: _Stage) -> None:
     assert stage.heard.calls == ["start", "setup failed", "teardown passed", "finish"]
     words = "no process could be started for this test by forkserver: there are none left"
     assert words in stage.heard.reports[0].longreprtext
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EAGAIN, errno.ENOMEM])
+def test_a_process_takes_the_place_of_those_that_no_test_has(
+    stage: _Stage, method: str, number: int
+) -> None:
+    stage.no_room = [OSError(number, os.strerror(number))]
+    stage.child(*stage.reports(), OVER, messages.Done())
+    stage.isolate(Method(method))
+    assert stage.heard.calls == PASSED
+    assert stage.rooms_made == 1
+
+
+def test_where_there_is_no_room_left_to_make_the_test_is_told_of_that(stage: _Stage) -> None:
+    full = OSError(errno.EMFILE, "Too many open files")
+    stage.no_room = [full, full]
+    stage.isolate()
+    assert stage.heard.calls == ["start", "setup failed", "teardown passed", "finish"]
+    assert "by forkserver: [Errno 24] Too many" in stage.heard.reports[0].longreprtext
+    assert stage.rooms_made == 1
 
 
 @pytest.mark.parametrize("error", [NoServerError, ForkRefusedError])
