@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_cudafork.compat import written_in_c
 from pytest_cudafork.compat.plugins import timeout
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.forking import fault_watchdog
@@ -59,7 +60,7 @@ def test_sigterm_in_the_first_and_in_the_last_moment_ends_the_session(
             signal.raise_signal(signal.SIGTERM)
         return before or signal.signal(number, handler)
 
-    monkeypatch.setattr(termination.written_in_c, "set_signal_handler", change)
+    monkeypatch.setattr(written_in_c, "set_signal_handler", change)
     with (
         pytest.raises(pytest.exit.Exception, match="SIGTERM came"),
         termination.sigterm_ends_session("a.py::test_x"),
