@@ -65,16 +65,18 @@ def sigterm_ends_session(test: str) -> Iterator[None]:
         yield
         return
 
-    written_in_c.set_signal_handler(signal.SIGTERM, _terminate)
     try:
-        yield
-    except _Terminated:
+        try:
+            written_in_c.set_signal_handler(signal.SIGTERM, _terminate)
+            yield
+        finally:
+            written_in_c.set_signal_handler(signal.SIGTERM, signal.SIG_DFL)
+    except _Terminated:  # it may come in the last moment, too
+        written_in_c.set_signal_handler(signal.SIGTERM, signal.SIG_DFL)
         raise pytest.exit.Exception(
             f"SIGTERM came while {test} ran in its own process, which was killed",
             returncode=128 + signal.SIGTERM,
         ) from None
-    finally:
-        written_in_c.set_signal_handler(signal.SIGTERM, signal.SIG_DFL)
 
 
 def held_back() -> signals.Held:

@@ -26,8 +26,8 @@ def no_collections() -> Iterator[None]:
     any line; and which memory is free would depend on when it runs.
     """
     was = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()  # here: the handler of a signal may raise right after it
         yield
     finally:
         if was:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable
 from types import FrameType
 
@@ -63,14 +64,16 @@ class Threads:
         self._sleep = time.sleep
         self._clock = time.monotonic
         self._before = [threading.main_thread(), *threading.enumerate()]
-        self._places: dict[int, str] = {}
+        self._places: dict[int, tuple[weakref.ref[threading.Thread], str]] = {}
+        """Where each was started, by its identity, which may be another one's when it is gone."""
 
     def watch(self) -> None:
         """Note from now on, in a process in which nothing else will be imported."""
-        start, places, frame_of = threading.Thread.start, self._places, sys._getframe
+        start, places = threading.Thread.start, self._places
+        frame_of, refer = sys._getframe, weakref.ref
 
         def noting_start(thread: threading.Thread) -> None:
-            places[id(thread)] = place_of(frame_of(1))
+            places[id(thread)] = refer(thread), place_of(frame_of(1))
             start(thread)
 
         functools.update_wrapper(noting_start, start)
@@ -79,10 +82,15 @@ class Threads:
     def running(self) -> list[RunningThread]:
         """Return those that have come and still run."""
         return [
-            RunningThread(_shown(each.name), self._places.get(id(each), ""), bool(each.daemon))
+            RunningThread(_shown(each.name), self._place(each), bool(each.daemon))
             for each in self._enumerate()
             if not any(each is known for known in self._before)
         ]
+
+    def _place(self, thread: threading.Thread) -> str:
+        """Return where a thread was started; "" where that was not seen."""
+        started, place = self._places.get(id(thread), (None, ""))
+        return place if started is not None and started() is thread else ""
 
     def wait(self, seconds: float, endless: Collection[str], is_over: Callable[[], bool]) -> float:
         """Wait for those that an interpreter would wait for at its end.

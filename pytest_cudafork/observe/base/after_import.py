@@ -54,9 +54,9 @@ def after_import(name: str, callback: Callback, failed: Failed | None = None) ->
         try:
             _run(waiting, module)
         except BaseException:  # a required one
-            _forget(finder, name, waiting)
+            _forget(finder, waiting)
             raise
-    return lambda: _forget(finder, name, waiting)
+    return lambda: _forget(finder, waiting)
 
 
 class _Waiting:
@@ -97,36 +97,38 @@ class _UntilExecuted:
 class _AfterImportFinder:
     """The finder that lets the others find, and listens to the loader of a watched name.
 
-    Who adds a callback, or takes one away, holds the lock of this module. Neither class is derived
-    from one of ``importlib.abc``, which nothing asks for: that would import a fifth of all that a
-    watched program imports at its start.
+    Neither class is derived from one of ``importlib.abc``, which nothing asks for: that would
+    import a fifth of all that a watched program imports at its start.
     """
 
     def __init__(self) -> None:
-        self._callbacks: dict[str, list[_Waiting]] = {}
+        self._names: dict[_Waiting, str] = {}
+        """By what waits, so that to add it or to take it away is one step of the interpreter: a
+        finalizer or the handler of a signal may come between any two."""
 
     def watch(self, name: str, added: _Waiting) -> None:
         """Add a callback for *name*."""
-        self._callbacks.setdefault(name, []).append(added)
+        self._names[added] = name
 
-    def forget(self, name: str, added: _Waiting) -> None:
+    def forget(self, added: _Waiting) -> None:
         """Take a callback away again; nothing if that was done before."""
-        waiting = self._callbacks.get(name, [])
-        if added in waiting:
-            waiting.remove(added)
-        if not waiting:
-            self._callbacks.pop(name, None)
+        self._names.pop(added, None)
 
     @property
     def idle(self) -> bool:
         """Whether no callback is waiting."""
-        return not self._callbacks
+        return not self._names
+
+    def _waiting_for(self, name: str) -> list[_Waiting]:
+        """Return what waits for *name*, in the order in which it was added."""
+        # A copy: a collection may begin while the list is made.
+        return [each for each, awaited in self._names.copy().items() if awaited == name]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Answer for watched names only, with the spec the other finders find."""
-        if fullname not in self._callbacks:
+        if fullname not in self._names.values():
             return None
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
@@ -140,9 +142,7 @@ class _AfterImportFinder:
 
     def executed(self, name: str, module: ModuleType) -> None:
         """Run what waits for *name*."""
-        with _LOCK:
-            callbacks = list(self._callbacks.get(name, []))
-        for each in callbacks:
+        for each in self._waiting_for(name):
             each.ran = True
             # The module may have put another object in its place; users see that one.
             _run(each, sys.modules.get(name, module))
@@ -189,7 +189,7 @@ class _AfterImportFinder:
             ImportError: A required callback waits for it.
 
         """
-        waiting = self._callbacks.get(name, [])
+        waiting = self._waiting_for(name)
         if any(isinstance(one.callback, Required) for one in waiting):
             raise ImportError(
                 f"{name!r} is to be patched when it is imported, but its loader {loader!r} takes "
@@ -207,15 +207,16 @@ class _AfterImportFinder:
             )
 
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 """Held while a callback is added or taken away, and with it the finder: of two finders that two
-threads put in, only one would hear of an import."""
+threads put in, only one would hear of an import. A thread may come to it again while it holds it:
+by a finalizer, or the handler of a signal, that imports or ends a watch."""
 
 
 def _new_lock() -> None:
     """Make it anew in a forked child: a thread that was not forked may hold the one before."""
     global _LOCK
-    _LOCK = threading.Lock()
+    _LOCK = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_new_lock)
@@ -227,19 +228,19 @@ def _watch(name: str, added: _Waiting) -> _AfterImportFinder:
     ``sys.meta_path`` is the interpreter's only way to see an import, so the registration is
     process-wide; `_forget` takes the finder out with the last undo.
     """
+    made = _AfterImportFinder()
     with _LOCK:
-        found = next((one for one in sys.meta_path if isinstance(one, _AfterImportFinder)), None)
-        finder = found or _AfterImportFinder()
-        finder.watch(name, added)
-        if found is None:
+        finder = next((one for one in sys.meta_path if isinstance(one, _AfterImportFinder)), made)
+        finder.watch(name, added)  # first: one for which nothing waits is taken out
+        if finder not in sys.meta_path:
             sys.meta_path.insert(0, finder)
         return finder
 
 
-def _forget(finder: _AfterImportFinder, name: str, added: _Waiting) -> None:
+def _forget(finder: _AfterImportFinder, added: _Waiting) -> None:
     """Undo one registration, and the finder with the last of them."""
     with _LOCK:
-        finder.forget(name, added)
+        finder.forget(added)
         if finder.idle and finder in sys.meta_path:
             sys.meta_path.remove(finder)
 

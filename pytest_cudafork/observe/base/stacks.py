@@ -45,9 +45,9 @@ def frames_of_threads() -> dict[int, FrameType]:
     waits for that lock for ever (gh-106883).
     """
     collects = sys.version_info < (3, 12) and gc.isenabled()
-    if collects:
-        gc.disable()
     try:
+        if collects:
+            gc.disable()  # here: Ctrl-C may come right after it
         return sys._current_frames()
     finally:
         if collects:

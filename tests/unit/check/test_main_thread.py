@@ -37,7 +37,9 @@ def test_a_main_thread_that_waits_is_reached(main: MainThread) -> None:
     lock = threading.Lock()
     seen: list[str] = []
 
-    def make(frame: object) -> BaseException:
+    def make(frame: object) -> BaseException | None:
+        if seen:
+            return None
         seen.append(frame.f_code.co_name)  # type: ignore[attr-defined]
         return ValueError("from outside")
 
@@ -50,12 +52,16 @@ def test_a_main_thread_that_waits_is_reached(main: MainThread) -> None:
     def interrupt() -> None:
         while not waits:
             time.sleep(0.001)
-        main.interrupt(make)
+        while not seen:  # a wait that just begins when the signal comes goes on
+            main.interrupt(make)
+            time.sleep(0.01)
 
+    thread = threading.Thread(target=interrupt)
     with lock:
-        threading.Thread(target=interrupt).start()
+        thread.start()
         with pytest.raises(ValueError, match="from outside"):
             wait()
+    thread.join()
     assert seen == ["wait"]
 
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_cudafork.compat import written_in_c
 from pytest_cudafork.compat.plugins import timeout
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.forking import fault_watchdog
@@ -43,6 +44,29 @@ def test_no_code_that_is_at_work_when_it_comes_swallows_sigterm() -> None:
         contextlib.suppress(Exception),
     ):
         signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("moment", ["after it is set", "before it is given back"])
+def test_sigterm_in_the_first_and_in_the_last_moment_ends_the_session(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = ["after it is set", "before it is given back"]
+
+    def change(number: int, handler: Any) -> Any:
+        before = None
+        if handler is termination._terminate:
+            before = signal.signal(number, handler)
+        if moments and moments.pop(0) == moment:
+            signal.raise_signal(signal.SIGTERM)
+        return before or signal.signal(number, handler)
+
+    monkeypatch.setattr(written_in_c, "set_signal_handler", change)
+    with (
+        pytest.raises(pytest.exit.Exception, match="SIGTERM came"),
+        termination.sigterm_ends_session("a.py::test_x"),
+    ):
+        pass
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *args: None], ids=["ignored", "own"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.capture.interface import backend
 from pytest_cudafork.capture.interface.backend import (
     Capture,
     CaptureFinding,
@@ -95,3 +96,22 @@ def test_no_garbage_is_collected_meanwhile_and_after_it_as_before(
     with no_collections():
         assert not gc.isenabled()
     assert gc.isenabled() is before
+
+
+def test_garbage_is_collected_again_where_a_signal_comes_at_once(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    class Interrupted:
+        isenabled, enable = staticmethod(gc.isenabled), staticmethod(gc.enable)
+
+        @staticmethod
+        def disable() -> None:
+            gc.disable()
+            raise KeyboardInterrupt
+
+    request.addfinalizer(gc.enable if gc.isenabled() else gc.disable)
+    gc.enable()
+    monkeypatch.setattr(backend, "gc", Interrupted)
+    with pytest.raises(KeyboardInterrupt), no_collections():
+        pytest.fail("it was not interrupted")
+    assert gc.isenabled()

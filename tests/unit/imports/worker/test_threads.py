@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -179,3 +180,30 @@ def test_where_no_thread_was_started_nothing_is_waited_for(monkeypatch: pytest.M
     release.set()
     thread.join()
     assert seen.running() == []
+
+
+def test_a_thread_past_threading_has_not_the_line_of_one_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # is put back
+    seen = Threads()
+    seen.watch()
+    release, met = threading.Event(), threading.Semaphore(0)
+
+    def serve() -> None:
+        threading.current_thread()  # as logging asks, which makes an object for it
+        met.release()
+        release.wait()
+
+    started = [threading.Thread(target=int) for _ in range(50)]
+    for each in started:
+        each.start()
+        each.join()
+    del started, each  # others may have their identities now
+    for _ in range(20):
+        _thread.start_new_thread(serve, ())
+        met.acquire()
+    try:
+        assert {running.where for running in seen.running()} == {""}
+    finally:
+        release.set()

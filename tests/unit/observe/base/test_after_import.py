@@ -9,6 +9,7 @@ import os
 import pickle
 import pkgutil
 import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -435,10 +436,94 @@ def test_of_a_module_that_cannot_be_watched_all_hear_who_wait_for_it() -> None:
 
 
 def test_a_child_that_is_forked_while_another_thread_registers_can_register(package: Path) -> None:
-    with watch_of_imports._LOCK:  # as the other thread would
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(60)  # its default action ends a process that waits for ever
-            after_import(NAME, lambda module: None)()
-            os._exit(0)
+    held, forked = threading.Event(), threading.Event()
+
+    def register() -> None:
+        with watch_of_imports._LOCK:
+            held.set()
+            forked.wait()
+
+    thread = threading.Thread(target=register)
+    thread.start()
+    held.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)  # its default action ends a process that waits for ever
+        after_import(NAME, lambda module: None)()
+        os._exit(0)
+    forked.set()
+    thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+COLLECTED_MEANWHILE = """
+import gc, sys
+from pytest_cudafork.observe.base.after_import import after_import
+
+class Cycle:
+    def __init__(self, undo):
+        self.itself, self.undo = self, undo
+
+    def __del__(self):
+        self.undo()
+
+heard = []
+for allocated in range(1, 60):
+    Cycle(after_import("other", print))
+    gc.set_threshold(allocated, 1, 1)  # the collection begins a little later each time
+    undo = after_import("colorsys", heard.append)
+    gc.set_threshold(700, 10, 10)
+    import colorsys
+    assert heard == [colorsys], allocated
+    heard.clear()
+    del sys.modules["colorsys"]
+    Cycle(after_import("other", print))
+    gc.set_threshold(allocated, 1, 1)
+    undo()
+    gc.set_threshold(700, 10, 10)
+print("ended")
+"""
+
+INTERRUPTED = """
+import sys
+from pytest_cudafork.observe.base.after_import import after_import
+
+class Interrupted(list):
+    def insert(self, *given):
+        super().insert(*given)
+        interrupt("inserted")
+
+    def remove(self, *given):
+        super().remove(*given)
+        interrupt("removed")
+
+def interrupt(when):  # as the handler of a signal may
+    if when in interrupts:
+        return
+    interrupts.append(when)
+    undo_other = after_import("wave", heard.append)
+    import wave
+    assert heard.pop() is sys.modules.pop("wave")
+    undo_other()
+
+interrupts, heard = [], []
+before = list(sys.meta_path)
+sys.meta_path = Interrupted(before)
+undo = after_import("colorsys", heard.append)
+import colorsys
+assert heard == [colorsys]
+undo()
+assert interrupts == ["inserted", "removed"]
+assert sys.meta_path == before, sys.meta_path
+print("ended")
+"""
+
+
+@pytest.mark.parametrize(
+    "program", [COLLECTED_MEANWHILE, INTERRUPTED], ids=["finalizer", "handler"]
+)
+def test_a_finalizer_or_a_handler_may_come_while_its_thread_adds_a_callback(program: str) -> None:
+    """A process for it, which would wait for ever for a lock that it holds itself."""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
