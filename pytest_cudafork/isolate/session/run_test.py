@@ -10,6 +10,8 @@ objects to ``pytest.main`` are not there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
@@ -139,26 +141,24 @@ def _child_for(
     after: AfterNext,
 ) -> Steps[ItemProcess]:
     """Return a child for a test: a fresh interpreter, too, where the fork server gives none."""
+
+    def ask() -> Steps[ItemProcess]:
+        return children.process_for(item, following, replay.method, after)
+
     try:
-        return (yield from _child_or_room(item, following, replay, children, after))
+        return (yield from _child_or_room(ask, children))
     except (NoServerError, ForkRefusedError) as error:
         replay.method = policy.instead_of_fork_server(replay.method, str(error))
-        return (yield from _child_or_room(item, following, replay, children, after))
+        return (yield from _child_or_room(ask, children))
 
 
-def _child_or_room(
-    item: pytest.Item,
-    following: pytest.Item | None,
-    replay: Replay,
-    children: Children,
-    after: AfterNext,
-) -> Steps[ItemProcess]:
+def _child_or_room(ask: Callable[[], Steps[ItemProcess]], children: Children) -> Steps[ItemProcess]:
     """Return a child, in the place of processes that no test has if there is room for no other."""
     try:
-        return (yield from children.process_for(item, following, replay.method, after))
+        return (yield from ask())
     except OSError:  # no process, memory or descriptor is left
         children.make_room()
-    return (yield from children.process_for(item, following, replay.method, after))
+    return (yield from ask())
 
 
 def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:
