@@ -8,30 +8,13 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 
 def describe(tensor: Any) -> str:
     """Return a tensor's type and shape as a reader knows them: ``float32[4, 8]``."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-@contextlib.contextmanager
-def no_collections() -> Iterator[None]:
-    """Collect no garbage meanwhile.
-
-    What the collector destroys may wait for the GPU, which would break a capture now and then, at
-    any line; and which memory is free would depend on when it runs.
-    """
-    was = gc.isenabled()
-    try:
-        gc.disable()  # here: the handler of a signal may raise right after it
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def extent(shape: Iterable[int], stride: Iterable[int]) -> int:

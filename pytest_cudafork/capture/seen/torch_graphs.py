@@ -25,7 +25,6 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.cuda.nodes import work_in_progress
-from pytest_cudafork.capture.interface.backend import no_collections
 from pytest_cudafork.capture.interface.seen import (
     Watch,
     inputs_renewed_at,
@@ -35,6 +34,7 @@ from pytest_cudafork.capture.interface.seen import (
 )
 from pytest_cudafork.compat.torch_graphs import GRAPH_TREES, RECORDS_A_GRAPH
 from pytest_cudafork.observe.base.after_import import Failed, Required, after_import
+from pytest_cudafork.observe.base.garbage import no_collections
 from pytest_cudafork.observe.base.undo import UndoStack
 
 _STAND_INS = "pytest_cudafork.capture.stand_ins.graphs"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from pytest_cudafork.capture.interface.backend import CaptureFinding, no_collections
+from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software import launches, streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
@@ -18,6 +18,7 @@ from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.software.threads import OtherThreads
 from pytest_cudafork.compat.torch_graphs import active_modes
 from pytest_cudafork.errors import CaptureFailedError
+from pytest_cudafork.observe.base.garbage import no_collections
 
 __tracebackhide__ = of_refusals
 

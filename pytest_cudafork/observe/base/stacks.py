@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from types import FrameType
 
-from pytest_cudafork.compat.unpatched import gc
+from pytest_cudafork.observe.base.garbage import no_collections
 
 MOST_FRAMES = 400
 
@@ -44,11 +44,5 @@ def frames_of_threads() -> dict[int, FrameType]:
     may begin within it, and a finalizer that asks the same, or lets another thread end meanwhile,
     waits for that lock for ever (gh-106883).
     """
-    collects = sys.version_info < (3, 12) and gc.isenabled()
-    try:
-        if collects:
-            gc.disable()  # here: Ctrl-C may come right after it
+    with no_collections():
         return sys._current_frames()
-    finally:
-        if collects:
-            gc.enable()

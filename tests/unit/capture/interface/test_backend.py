@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.capture.interface import backend
 from pytest_cudafork.capture.interface.backend import (
     Capture,
     CaptureFinding,
@@ -18,7 +16,6 @@ from pytest_cudafork.capture.interface.backend import (
     Region,
     describe,
     extent,
-    no_collections,
 )
 from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
 
@@ -85,33 +82,3 @@ def test_regions_overlap_where_they_cover_the_same_byte() -> None:
     assert region(1000, 1008).overlaps(region(1004, 1012))
     assert not region(1000, 1008).overlaps(region(1008, 1012))
     assert not region(1000, 1000).overlaps(region(1000, 1008)), "it covers nothing"
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_no_garbage_is_collected_meanwhile_and_after_it_as_before(
-    before: bool, request: pytest.FixtureRequest
-) -> None:
-    request.addfinalizer(gc.enable if gc.isenabled() else gc.disable)
-    (gc.enable if before else gc.disable)()
-    with no_collections():
-        assert not gc.isenabled()
-    assert gc.isenabled() is before
-
-
-def test_garbage_is_collected_again_where_a_signal_comes_at_once(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    class Interrupted:
-        isenabled, enable = staticmethod(gc.isenabled), staticmethod(gc.enable)
-
-        @staticmethod
-        def disable() -> None:
-            gc.disable()
-            raise KeyboardInterrupt
-
-    request.addfinalizer(gc.enable if gc.isenabled() else gc.disable)
-    gc.enable()
-    monkeypatch.setattr(backend, "gc", Interrupted)
-    with pytest.raises(KeyboardInterrupt), no_collections():
-        pytest.fail("it was not interrupted")
-    assert gc.isenabled()

@@ -12,7 +12,6 @@ from types import FrameType
 
 import pytest
 
-from pytest_cudafork.observe.base import stacks
 from pytest_cudafork.observe.base.stacks import (
     MOST_FRAMES,
     frames_of_threads,
@@ -64,7 +63,7 @@ def test_a_frame_is_followed_by_its_callers_to_the_outermost() -> None:
 
 @pytest.mark.parametrize("collects", [True, False])
 def test_each_thread_has_its_frame_and_garbage_is_collected_as_before(
-    collects: bool, monkeypatch: pytest.MonkeyPatch
+    collects: bool,
 ) -> None:
     go_on, waits = threading.Event(), threading.Event()
 
@@ -115,23 +114,3 @@ def test_a_finalizer_may_ask_for_the_frames_within_the_question() -> None:
     command = [sys.executable, "-c", FINALIZED_MEANWHILE]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="collections go on meanwhile")
-def test_garbage_is_collected_again_where_a_signal_comes_at_once(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    class Interrupted:
-        isenabled, enable = staticmethod(gc.isenabled), staticmethod(gc.enable)
-
-        @staticmethod
-        def disable() -> None:
-            gc.disable()
-            raise KeyboardInterrupt
-
-    request.addfinalizer(gc.enable if gc.isenabled() else gc.disable)
-    gc.enable()
-    monkeypatch.setattr(stacks, "gc", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        frames_of_threads()
-    assert gc.isenabled()
