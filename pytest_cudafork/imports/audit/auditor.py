@@ -86,15 +86,21 @@ class Auditor:
             return self._judge(process, answer)
 
     def skip_below(self, package: str) -> None:
-        """Import nothing below a package that takes too long: each import would run it again."""
+        """Import nothing below a package that takes too long: each import would run it again.
+
+        What took too long there already, beside the package itself, did so because of it.
+        """
         self._hanging.append(f"{package}.")
-        left = [name for name in self._asked if name not in self._records]
-        names = [name for name in left if self._infer(name)]
+        names = [name for name in self._asked if not self._has_ended(name) and self._infer(name)]
         suspects, self._suspects = self._suspects, [s for s in self._suspects if s not in names]
         if self._process is not None and names:
             self._process.say({"drop": names})
             if suspects != self._suspects:
                 self._process.say({"import": self._next()})
+
+    def _has_ended(self, module: str) -> bool:
+        record = self._records.get(module)
+        return record is not None and record.verdict is not ImportVerdict.TIMED_OUT
 
     def _infer(self, module: str) -> bool:
         package = next((name for name in self._hanging if module.startswith(name)), "")

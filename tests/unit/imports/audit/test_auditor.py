@@ -94,6 +94,21 @@ def test_below_a_package_that_hangs_nothing_is_imported(folder: Path) -> None:
         assert auditor.record("pkg.quick").verdict is V.CLEAN
 
 
+def test_what_took_too_long_before_its_package_was_known_to_hang_did_so_because_of_it(
+    folder: Path,
+) -> None:
+    files = {"slow/__init__": "import time; time.sleep(60)", "slow/a": ""}
+    with auditing(folder, files, timeout=4.0, jobs=2) as auditor:
+        auditor.ask(["pkg.slow", "pkg.slow.a"])
+        # Which of two that run at once is told first is up to the machine.
+        for name in ("pkg.slow.a", "pkg.slow"):
+            assert auditor.record(name).reason.startswith("its import took longer than 4 s")
+        auditor.skip_below("pkg.slow")
+        assert auditor.record("pkg.slow.a").reason == "its package pkg.slow took longer than 4 s"
+        assert auditor.inferred == {"pkg.slow.a"}
+        assert "pkg.slow took" not in auditor.record("pkg.slow").reason
+
+
 @pytest.mark.slow
 def test_where_nothing_can_watch_every_module_says_why(folder: Path) -> None:
     with auditing(folder, {"a": ""}, without="sys") as auditor:
