@@ -33,6 +33,7 @@ REQUIREMENTS = (
     "greenlet",
     "hypothesis",
     "immutables",
+    "more-itertools",
     "msgpack",
     "numpy",
     "pretend",
@@ -119,6 +120,30 @@ SUITES = (
     Suite("tomlkit", "0.15.2"),
     Suite("toolz", "1.2.0", ("toolz/tests",)),
     Suite("werkzeug", "3.1.9"),
+    # From here on they start processes, fork, use signals or terminals.
+    Suite("billiard", "4.3.2", ("t/unit",), sources=("billiard",)),
+    Suite(
+        "diskcache",
+        "5.6.3",
+        # Its options are for plugins, the two files for Django.
+        arguments=(
+            "--override-ini=addopts=",
+            "--ignore=tests/test_djangocache.py",
+            "--ignore=tests/test_doctest.py",
+        ),
+        sources=("diskcache",),
+    ),
+    # The file needs eventlet.
+    Suite(
+        "fasteners",
+        "0.20",
+        arguments=("--ignore=tests/test_eventlet.py",),
+        sources=("fasteners",),
+    ),
+    Suite("joblib", "1.6.0", ("joblib/test",)),
+    Suite("loky", "3.7.0", sources=("loky",)),
+    Suite("pebble", "5.2.3", ("test",), sources=("pebble",)),
+    Suite("pexpect", "4.9.0", sources=("pexpect",)),
 )
 
 
