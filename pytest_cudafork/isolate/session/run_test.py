@@ -168,6 +168,7 @@ def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         nextitem = None
     if not pytest_internals.is_anything_set_up(session):
         return
+    other_plugins.prepare_report(item)
     with pytest_internals.teardown_captured(item):
         outcome = pytest.CallInfo.from_call(
             lambda: pytest_internals.tear_down(session, nextitem),
