@@ -262,6 +262,8 @@ class Outputs:
 
         def append(failures: tuple[str, ...]) -> None:
             told = [f"{number} {name}" for name, number in self._tests.counts().items()]
+            if self._tests.skips:
+                told.append(f"skipped as a whole: {len(self._tests.skips)}")
             if self._tests.errors:
                 told.append(f"errors during collection: {len(self._tests.errors)}")
             if why := self._why_stopped(session):

@@ -65,6 +65,7 @@ def session_document(
         "counts": tests.counts(),
         "tests": tests.tests,
         "collection_errors": tests.errors,
+        "collection_skips": tests.skips,
         "captures": tests.captures,
         "captured_graphs": tests.graphs.content(looked=looked_at_captures),
         "replay_audit": tests.audited.content(),

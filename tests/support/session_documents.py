@@ -246,6 +246,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "counts": counts,
         "tests": tests,
         "collection_errors": [],
+        "collection_skips": [],
         "captures": [],
         "captured_graphs": None,
         "replay_audit": None,
@@ -280,6 +281,7 @@ def full() -> dict[str, Any]:
         good=False,
         tests=tests,
         collection_errors=[{"node": "tests/test_no.py", "message": "ImportError", "where": None}],
+        collection_skips=[{"node": "tests/test_gpu.py", "message": "no GPU", "where": None}],
         captures=[capture(), capture(0, "passed"), {**capture(0, "not judged"), "nodes": None}],
         captured_graphs={
             "captures": 3,

@@ -91,6 +91,7 @@ def test_json_and_sarif_are_written_and_named(tmp_path: Path) -> None:
     session.touch(3)
     session.fork(5)
     outputs.pytest_collectreport(pytest.CollectReport("b.py", "failed", "no such module", []))
+    outputs.pytest_collectreport(pytest.CollectReport("c.py", "skipped", ("c.py", 3, "why"), []))
     outputs.pytest_runtest_logreport(report("call"))
     status, lines = finish(outputs, 1)
     assert status == 1
@@ -99,6 +100,7 @@ def test_json_and_sarif_are_written_and_named(tmp_path: Path) -> None:
     assert [each["error"] for each in made["check"]["findings"]] == ["CudaForkError"]
     assert made["hook_errors"][0]["words"] == "ValueError: oops"
     assert made["collection_errors"][0]["message"] == "no such module"
+    assert made["collection_skips"][0]["message"] == "why"
     (result,) = read_sarif(json.loads(Path(files.sarif).read_text()))
     assert result["ruleId"] == "fork-while-initialized"
 
@@ -269,6 +271,7 @@ def test_what_ended_the_session_is_in_its_document_and_in_the_summary_of_the_ste
     session = LedgerSession(tmp_path, json=str(tmp_path / "s.json"), github=("summary",))
     outputs = outputs_of(session, checked=False)
     outputs.pytest_collectreport(pytest.CollectReport("b.py", "failed", "no such module", []))
+    outputs.pytest_collectreport(pytest.CollectReport("c.py", "skipped", ("c.py", 3, "why"), []))
     with pytest.raises(pytest.Session.Interrupted) as caught:
         raise pytest.Session.Interrupted("1 error during collection")
     outputs.pytest_keyboard_interrupt(caught)
@@ -276,7 +279,7 @@ def test_what_ended_the_session_is_in_its_document_and_in_the_summary_of_the_ste
     stopped = read_document(tmp_path / "s.json", "session")["stopped"]
     assert stopped.endswith("Interrupted: 1 error during collection")
     told = (tmp_path / "summary").read_text()
-    assert f"errors during collection: 1, stopped by {stopped}\n" in told
+    assert f"skipped as a whole: 1, errors during collection: 1, stopped by {stopped}\n" in told
     assert "no tests" not in told
 
 
