@@ -242,6 +242,7 @@ def document(**changed: Any) -> dict[str, Any]:
         "good": True,
         "stopped": "",
         "not_written": [],
+        "failed_for": [],
         "seconds": 2.5,
         "counts": counts,
         "tests": tests,

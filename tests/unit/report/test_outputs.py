@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.hooks import CheckHooks
 from pytest_cudafork.hooks.calling import HookFailure
 from pytest_cudafork.imports.audit.baseline import Baseline
@@ -59,6 +60,7 @@ def outputs_of(
     config: Any = SimpleNamespace(
         pluginmanager=manager,
         rootpath=session.root,
+        stash=pytest.Stash(),
         invocation_params=SimpleNamespace(args=()),
     )
     announcer: Any = SimpleNamespace(failures=failures or [])
@@ -281,6 +283,22 @@ def test_what_ended_the_session_is_in_its_document_and_in_the_summary_of_the_ste
     told = (tmp_path / "summary").read_text()
     assert f"skipped as a whole: 1, errors during collection: 1, stopped by {stopped}\n" in told
     assert "no tests" not in told
+
+
+def test_why_a_session_fails_beside_its_tests_is_in_its_document_and_in_the_summary_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.GITHUB_ACTIONS, "true")
+    monkeypatch.setenv(environment.GITHUB_STEP_SUMMARY, str(tmp_path / "summary"))
+    session = LedgerSession(tmp_path, json=str(tmp_path / "s.json"), github=("summary",))
+    outputs = outputs_of(session, checked=False)
+    outputs.pytest_runtest_logreport(report("call"))
+    fail_session(session_of(outputs), ["2 GPUs expected, and this session has 0"])
+    finish(outputs, 1)
+    made = read_document(tmp_path / "s.json", "session")
+    assert made["failed_for"] == ["2 GPUs expected, and this session has 0"]
+    told = (tmp_path / "summary").read_text()
+    assert "1 passed; 2 GPUs expected, and this session has 0\n" in told
 
 
 @pytest.mark.parametrize("by", ["shouldfail", "shouldstop"])
