@@ -46,7 +46,7 @@ def fail_session(
 
 def reasons_of(config: pytest.Config) -> list[str]:
     """Return what ``fail_session`` was given as reasons."""
-    return list(config.stash.get(_REASONS, {}))
+    return list(config.stash.get(_REASONS, None) or ())
 
 
 def failed_status(status: int, *, without_tests: bool = False) -> int:
