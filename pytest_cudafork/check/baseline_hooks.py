@@ -127,7 +127,7 @@ class BaselineHooks:
         if self._settings.baseline_update:
             self._update(stopped)
         if self.failure:
-            fail_session(session)
+            fail_session(session, [self.failure])
         self._session = session
         self._end = {"stopped": stopped, "partial": partial, "root": str(self._config.rootpath)}
         self._note_end(self.result, untold)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+
+_REASONS = pytest.StashKey[dict[str, None]]()
+"""Why the session fails beside its tests, in words, in the order in which that was known."""
 
 
 def fail_report(
@@ -23,15 +28,25 @@ def fail_report(
     report.__dict__.pop("wasxfail", None)
 
 
-def fail_session(session: pytest.Session, *, without_tests: bool = False) -> None:
+def fail_session(
+    session: pytest.Session, why: Iterable[str] = (), *, without_tests: bool = False
+) -> None:
     """Let a session fail that would have been good; one that ends otherwise keeps its exit status.
 
     Args:
         session: It, in ``pytest_sessionfinish``.
+        why: What is wrong, in words, unless reports have it otherwise, as of a test or a file.
         without_tests: Whether one that has collected no test is said to have failed, too.
 
     """
     session.exitstatus = failed_status(session.exitstatus, without_tests=without_tests)
+    for words in filter(None, why):
+        session.config.stash.setdefault(_REASONS, {})[words] = None
+
+
+def reasons_of(config: pytest.Config) -> list[str]:
+    """Return what ``fail_session`` was given as reasons."""
+    return list(config.stash.get(_REASONS, None) or ())
 
 
 def failed_status(status: int, *, without_tests: bool = False) -> int:

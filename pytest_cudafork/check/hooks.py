@@ -329,8 +329,9 @@ class CheckHooks:
         records = self._observer.records()
         self._acceptance.left(self.unreported(records))  # and notes what is accepted
         records = self._observer.records()
-        if self.unreported(records) or self.lost(records):
-            fail_session(session, without_tests=True)
+        lost = self.lost(records)
+        if self.unreported(records) or lost:
+            fail_session(session, lost, without_tests=True)
 
     def left_to_tell(self) -> list[str]:
         """Return the stories of errors that neither a failure nor the summary has told."""

@@ -175,7 +175,7 @@ class Costs(ChildCosts):
                 write_profile(self._path, models, {**self._costs, **self._new})
         except OSError as error:
             self._trouble = f"the profile could not be written: {error}"
-            fail_session(session)
+            fail_session(session, [self._trouble])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the longest tests and the largest."""

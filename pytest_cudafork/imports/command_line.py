@@ -114,7 +114,7 @@ def _check_files(parser: argparse.ArgumentParser, given: argparse.Namespace) -> 
     """End with a usage error, before the audit, where a file of its results cannot be written."""
     files = [(f"--{name}", getattr(given, name, "")) for name in ("json", "sarif", "graph")]
     try:
-        check_new_files(files, {})
+        check_new_files(files, {"--baseline": getattr(given, "baseline", "")})
     except ValueError as error:
         parser.error(str(error))
 

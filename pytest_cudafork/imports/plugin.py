@@ -244,8 +244,8 @@ class ImportAudit:
             change=self.change,
         )
         written = write_results(findings)
-        if any(line.tone == "bad" for line in written):
-            fail_session(session)
+        if bad := [line.text for line in written if line.tone == "bad"]:
+            fail_session(session, bad)
         full = int(self._config.getoption("verbose", 0)) > 0
         self._summary = [*summary_lines(findings, full=full), *written]
 

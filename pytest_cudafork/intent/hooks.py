@@ -230,8 +230,9 @@ class IntentHooks:
         if xml is not None:
             for kind in KINDS:
                 xml.add_global_property(f"cudafork_{kind}", len(self.of(kind)))
-        if self.failure or (self.shortage and GPU_SKIPPED in self.errors):
-            fail_session(session, without_tests=True)
+        shortage = self.shortage if GPU_SKIPPED in self.errors else ""
+        if self.failure or shortage:
+            fail_session(session, [shortage, self.failure], without_tests=True)
 
     def _is_past(self, test: str) -> bool:
         """Whether a test or a file ran as it was meant to, or its file is not there any more."""

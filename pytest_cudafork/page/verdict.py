@@ -51,6 +51,7 @@ def verdict_of(document: dict[str, Any]) -> Verdict:
 def _wrong(document: dict[str, Any]) -> Iterator[str]:
     if document["stopped"]:
         yield f"the session did not come to its end: {document['stopped']}"
+    yield from document["failed_for"]
     yield from document["not_written"]
     for outcome in ("failed", "error", "unfinished", "xpassed"):
         count = document["counts"].get(outcome, 0)

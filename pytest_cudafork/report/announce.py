@@ -1,5 +1,7 @@
 """Tells other plugins of touches and checked captures, by the hooks that they have.
 
+And tells on stderr why the session fails, where there is no summary that says it.
+
 One place for the whole session: the pytest process, or the controller of pytest-xdist. It reads the
 ledger, which has the touches of all processes, and the reports, which carry the verdicts.
 """
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 import pytest
 
 from pytest_cudafork.capture.interface.check_names import CARRIED, LOOKED_AT
-from pytest_cudafork.check.failing import fail_session
+from pytest_cudafork.check.failing import fail_session, reasons_of
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.hooks.calling import HookFailure, call_each, has_hook
 
@@ -81,10 +83,11 @@ class Announcer:
         if self._reader is not None:
             self._reader.close()
         if self.failures:
-            fail_session(session, without_tests=True)
+            fail_session(session, [each.line() for each in self.failures], without_tests=True)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell which hooks raised, each line once."""
+        self._told = True
         if not self.failures:
             return
         terminalreporter.section("hooks of other plugins", red=True, bold=True)
@@ -93,14 +96,13 @@ class Announcer:
             often = f" ({times} times)" if times > 1 else ""
             terminalreporter.write_line(f"ERROR: {failure.line()}{often}", red=True)
         terminalreporter.write_line("The session fails for that, whatever its tests say.")
-        self._told = True
 
     def pytest_unconfigure(self) -> None:
-        """Tell it where there was no summary: ``--no-summary``, ``-p no:terminal``."""
+        """Tell this and all other reasons where there was no summary: ``-p no:terminal``."""
         if self._told or self._pid != os.getpid():
             return
-        lines = dict.fromkeys(f"ERROR: {failure.line()}\n" for failure in self.failures)
-        say_untold("".join(lines), sys.stderr)
+        told = [f"ERROR: {words}\n" for words in reasons_of(self._config)]
+        say_untold("".join(told), sys.stderr)
         self._told = True
 
     def _tell_touches(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check.failing import fail_session
+from pytest_cudafork.check.failing import fail_session, reasons_of
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.compat.plugins.xdist import why_given_up
 from pytest_cudafork.documents.files import OutFile, is_written_once, write_files
@@ -207,6 +207,7 @@ class Outputs:
             audit,
             timeline=self._trace.timeline(self._records()),
             not_written=failures,
+            reasons=reasons_of(self._config),
             stopped=self._why_stopped(session),
             looked_at_captures=self._settings.captures not in ("off", "audit"),
         )
@@ -262,11 +263,14 @@ class Outputs:
 
         def append(failures: tuple[str, ...]) -> None:
             told = [f"{number} {name}" for name, number in self._tests.counts().items()]
+            if self._tests.skips:
+                told.append(f"skipped as a whole: {len(self._tests.skips)}")
             if self._tests.errors:
                 told.append(f"errors during collection: {len(self._tests.errors)}")
             if why := self._why_stopped(session):
                 told.append(f"stopped by {self._stopped}" if self._stopped else why)
-            numbers = "; ".join(filter(None, [", ".join(told) or "no tests", *failures]))
+            wrong = [*reasons_of(self._config), *failures]
+            numbers = "; ".join([", ".join(told) or "no tests", *wrong])
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"{github.step_summary(_TITLE, numbers, problems)}\n")
 

@@ -30,6 +30,7 @@ def session_document(
     *,
     timeline: dict[str, Any],
     not_written: Iterable[str] = (),
+    reasons: Iterable[str] = (),
     stopped: str = "",
     looked_at_captures: bool = False,
 ) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def session_document(
         audit: What is said of the import audit; None where there was none.
         timeline: Which process did what when.
         not_written: The files that could not be written, in words.
+        reasons: Why the session fails beside its tests, in words.
         stopped: Why the session did not come to its end, or "".
         looked_at_captures: Whether captures of all tests were looked at.
 
@@ -61,10 +63,12 @@ def session_document(
         "good": status == pytest.ExitCode.OK,
         "stopped": plain(stopped),
         "not_written": missing,
+        "failed_for": [plain(words) for words in reasons],
         "seconds": round(seconds, 3),
         "counts": tests.counts(),
         "tests": tests.tests,
         "collection_errors": tests.errors,
+        "collection_skips": tests.skips,
         "captures": tests.captures,
         "captured_graphs": tests.graphs.content(looked=looked_at_captures),
         "replay_audit": tests.audited.content(),

@@ -28,6 +28,8 @@ class TestsSeen:
         self._tests: dict[str, dict[str, Any]] = {}
         self.errors: list[dict[str, Any]] = []
         """The collections that failed."""
+        self.skips: list[dict[str, Any]] = []
+        """The files and folders that were skipped as a whole; pytest counts each as one skip."""
         self.captures: list[dict[str, Any]] = []
         """The captured graphs that were checked."""
         self.graphs = Gathered()
@@ -89,9 +91,10 @@ class TestsSeen:
         return self._tests[report.nodeid]
 
     def add_collection(self, report: pytest.CollectReport) -> None:
-        """Take note of a collection, if it failed."""
-        if report.outcome == "failed":
-            self.errors.append(
+        """Take note of a collection, unless it passed."""
+        if report.outcome != "passed":
+            kind = self.errors if report.outcome == "failed" else self.skips
+            kind.append(
                 {
                     "node": report.nodeid,
                     "message": message_of(report),

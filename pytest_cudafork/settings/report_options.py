@@ -9,8 +9,20 @@ import pytest
 
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.arguments import check_new_files
+from pytest_cudafork.settings.import_options import BASELINE as IMPORTS_BASELINE
 from pytest_cudafork.settings.import_options import GRAPH as IMPORTS_GRAPH
-from pytest_cudafork.settings.options import GITHUB, HTML, JSON, LEDGER, SARIF, TRACE, Settings
+from pytest_cudafork.settings.options import (
+    BASELINE,
+    GITHUB,
+    HTML,
+    JSON,
+    LEDGER,
+    PACK,
+    PROFILE,
+    SARIF,
+    TRACE,
+    Settings,
+)
 
 ANNOTATIONS = "annotations"
 SUMMARY = "summary"
@@ -66,7 +78,11 @@ def checked(settings: Settings, namespace: Any) -> Settings:
         "--junitxml": getattr(namespace, "xmlpath", None) or "",
         "--html": getattr(namespace, "htmlpath", None) or "",  # of pytest-html
         IMPORTS_GRAPH.flag: settings.imports.graph,
+        IMPORTS_BASELINE.flag: settings.imports.baseline,
         LEDGER.flag: settings.ledger,
+        BASELINE.flag: settings.baseline,
+        PACK.flag: settings.pack,
+        PROFILE.flag: settings.profile,
     }
     files = (
         (JSON.flag, settings.json),

@@ -402,13 +402,14 @@ class IsolationHooks:
             if coverage_data is not None and not self._off:
                 coverage_data.gathered(self._config).finish()
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self) -> None:
-        """End all children."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+        """End all children before anybody counts what they have done."""
         self._running = False
         module = sys.modules.get("pytest_cudafork.isolate.session.children")
         if module is not None:  # else there were none, and the import would be for nothing
             module.close_children(self._config)
+        return (yield)
 
 
 _MOST_OUTPUT = 30

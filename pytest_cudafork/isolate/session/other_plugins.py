@@ -59,6 +59,16 @@ def prepare_rerun(item: pytest.Item, runs: int) -> None:
     _begin_again(item)
 
 
+def prepare_report(item: pytest.Item) -> None:
+    """Let the teardown of a test be reported that was set up elsewhere.
+
+    pytest-rerunfailures prepares itself when the set-up is reported, and fails without.
+    """
+    if rerunfailures.is_active(item.config):
+        set_up = pytest.CallInfo.from_call(lambda: None, when="setup")
+        item.ihook.pytest_runtest_makereport(item=item, call=set_up)
+
+
 def conclude(item: pytest.Item, death: pytest.TestReport | None) -> None:
     """Settle who writes the result of allure-pytest: the process of the test, unless it has died.
 

@@ -38,6 +38,7 @@ _HANDLED = (
 )
 """What a child may say beside what ``Replay`` keeps for the end."""
 _NOT_KEPT = "not kept: the pytest process had no file descriptor left for it"
+_TORN_DOWN_HERE = "teardown in the pytest process"
 
 
 class _Shared(NamedTuple):
@@ -83,6 +84,9 @@ class Replay:
         self.number = 0
         """The how many-th test of its process it is, from 1 on."""
         self._began = time.monotonic()
+        self.holds_teardown = False
+        """Whether fixtures are torn down here, too, and the report of the teardown waits for it."""
+        self._held: pytest.TestReport | None = None
         self._death: pytest.TestReport | None = None
         """What was reported here because the child could not."""
 
@@ -201,6 +205,7 @@ class Replay:
         return Said.MORE
 
     def _log(self, report: pytest.TestReport) -> None:
+        self.end_teardown()
         # attributes, because those travel on to the controller of pytest-xdist
         vars(report)["isolation"] = self.method.name
         if self.method.why:
@@ -212,7 +217,23 @@ class Replay:
             own = sum(each.duration for each in self.reports)
             vars(report)["isolation_seconds"] = max(0.0, time.monotonic() - self._began - own)
             earlier_tests.note(self._item, report)
+            if self.holds_teardown and report.when == "teardown":
+                self._held = report
+                return
         self._item.ihook.pytest_runtest_logreport(report=report)
+
+    def end_teardown(self, failed: pytest.TestReport | None = None) -> None:
+        """Report the teardown that was held, with what has failed in that of this process, if any.
+
+        It is one report: what gathers reports until that of the teardown takes a test for ended.
+        """
+        report, self._held = self._held, None
+        if report is None:
+            report = failed
+        elif failed is not None:
+            _add_failure(report, failed)
+        if report is not None:
+            self._item.ihook.pytest_runtest_logreport(report=report)
 
     def fail(self, phase: report_checks.Phase, error: ChildError, seconds: float = 0.0) -> None:
         """Report a failure that the child could not report."""
@@ -321,6 +342,16 @@ class Replay:
         """Stop this session if the test stopped the child's."""
         if self._stop is not None:
             raise self._stop
+
+
+def _add_failure(report: pytest.TestReport, failed: pytest.TestReport) -> None:
+    """Let the report of a teardown say how another part of it has failed."""
+    if report.failed:
+        report.sections.append((_TORN_DOWN_HERE, failed.longreprtext))
+        return
+    report.outcome, report.longrepr = failed.outcome, failed.longrepr
+    report.sections += [each for each in failed.sections if each not in report.sections]
+    report.duration += failed.duration
 
 
 def _interrupt(message: messages.Interrupt) -> KeyboardInterrupt:

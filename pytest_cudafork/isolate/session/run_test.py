@@ -52,24 +52,35 @@ def isolate(
 
     """
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    replay = Replay(item, method)
-    if method.refusal:
-        replay.refuse(ChildError(method.refusal))
-    else:
-        with (
-            termination.sigterm_ends_session(item.nodeid),
-            termination.interrupted(item),
-            children.sigchld.kept(),
-        ):
-            yield from run_child(item, following, replay, children, after)
-            while replay.again:
-                other_plugins.prepare_rerun(item, replay.runs)
-                replay = Replay(item, method)
+    replay = _replay_of(item, method)
+    try:
+        if method.refusal:
+            replay.refuse(ChildError(method.refusal))
+        else:
+            with (
+                termination.sigterm_ends_session(item.nodeid),
+                termination.interrupted(item),
+                children.sigchld.kept(),
+            ):
                 yield from run_child(item, following, replay, children, after)
-    _tear_down_here(item, nextitem)
+                while replay.again:
+                    other_plugins.prepare_rerun(item, replay.runs)
+                    replay = _replay_of(item, method)
+                    yield from run_child(item, following, replay, children, after)
+        failed = _tear_down_here(item, nextitem)
+    except ENDS_SESSION:
+        replay.end_teardown()
+        raise
+    replay.end_teardown(failed)
     replay.conclude()
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     replay.raise_stop()
+
+
+def _replay_of(item: pytest.Item, method: policy.Method) -> Replay:
+    replay = Replay(item, method)
+    replay.holds_teardown = pytest_internals.is_anything_set_up(item.session)
+    return replay
 
 
 def run_child(
@@ -161,19 +172,26 @@ def _child_or_room(ask: Callable[[], Steps[ItemProcess]], children: Children) ->
     return (yield from ask())
 
 
-def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Tear down the fixtures of this process that the next test does not need."""
+def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport | None:
+    """Tear down the fixtures of this process that the next test does not need.
+
+    Returns:
+        The report of what that has raised, if anything.
+
+    """
     session = item.session
     if session.shouldfail or session.shouldstop:
         nextitem = None
     if not pytest_internals.is_anything_set_up(session):
-        return
+        return None
+    other_plugins.prepare_report(item)
     with pytest_internals.teardown_captured(item):
         outcome = pytest.CallInfo.from_call(
             lambda: pytest_internals.tear_down(session, nextitem),
             when="teardown",
             reraise=ENDS_SESSION,
         )
-    if outcome.excinfo is not None:
-        report = item.ihook.pytest_runtest_makereport(item=item, call=outcome)
-        item.ihook.pytest_runtest_logreport(report=report)
+    if outcome.excinfo is None:
+        return None
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=outcome)
+    return report

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from tests.support import leaps
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Sessions
-from tests.support.sessions import outcomes, run_session
+from tests.support.sessions import assert_no_crash, outcomes, run_session
 
 EXIT = """
 _supervision.EXIT_SECONDS = 60.0  # far less than a leap
@@ -120,3 +122,41 @@ def test_a_pool_that_nobody_has_shut_down_ends_with_its_process(
     result = run_session(pytester, "-v", "--cuda-fork-isolate-timeout=100")
     assert set(outcomes(result).values()) == {"PASSED"}
     assert len(outcomes(result)) == len(METHODS) + 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fixture_here_that_fails_behind_an_isolated_test_is_in_its_one_teardown(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(
+        f"""
+import unittest
+import pytest
+
+@pytest.fixture(scope="module")
+def resource():
+    yield
+    raise ValueError("not torn down")
+
+def test_here(resource): pass
+
+@pytest.mark.cuda_isolated(method={method!r})
+class TestThere(unittest.TestCase):
+    def test_subtests(self):
+        for number in range(2):
+            with self.subTest(number=number):
+                assert not number
+
+@pytest.mark.cuda_isolated(method={method!r})
+def test_there(): pass
+"""
+    )
+    result = run_session(pytester, "--junitxml=out.xml", "--cuda-fork-json=out.json")
+    assert_no_crash(result)
+    assert "ValueError: not torn down" in result.stdout.str()
+    cases = list(ElementTree.parse(pytester.path / "out.xml").iter("testcase"))
+    assert [each.get("name") for each in cases].count("test_there") == 1
+    tests = json.loads((pytester.path / "out.json").read_text())["tests"]
+    phases = [each["phase"] for each in tests[-1]["phases"]]
+    assert phases == ["setup", "call", "teardown"]
+    assert (tests[-1]["outcome"], tests[-1]["isolation"]["method"]) == ("error", method)

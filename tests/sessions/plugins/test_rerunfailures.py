@@ -109,6 +109,31 @@ def test_beside_xdist_the_fork_server_has_no_thread(
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_teardown_here_that_fails_behind_an_isolated_test_is_an_error_of_that_test(
+    tmp_path: Path, method: str
+) -> None:
+    module = needs("rerunfailures")
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture(scope='module')\n"
+        "def resource():\n"
+        "    yield\n"
+        "    raise ValueError('not torn down')\n"
+        "def test_here(resource): pass\n"
+        f"@pytest.mark.cuda_isolated(method={method!r})\n"
+        "def test_there(): pass\n"
+    )
+    result = interpreters.run(
+        [sys.executable, "-m", "pytest", "-p", "cudafork", "-p", module, "test_it.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        timeout=TIME_LIMIT,
+    )
+    assert "ERROR test_it.py::test_there - ValueError: not torn down" in result.stdout
+    assert "2 passed, 1 error" in result.stdout
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_crash_is_rerun_in_a_new_process(tmp_path: Path, method: str) -> None:
     module = needs("rerunfailures")
     (tmp_path / "test_it.py").write_text(

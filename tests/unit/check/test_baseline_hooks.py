@@ -54,6 +54,7 @@ class Made:
         acceptance.begin(Terms(str(folder), dict(entries)))
         (folder / "lib.py").write_text(" ".join(places))  # so that nothing is missing
         self.config = SimpleNamespace(
+            stash=pytest.Stash(),
             rootpath=folder,
             args=["tests"],
             args_source=1,
@@ -69,7 +70,9 @@ class Made:
 
     def end(self, status: int = 0, shouldstop: str = "") -> Any:
         """End the session, and return it."""
-        session: Any = SimpleNamespace(shouldstop=shouldstop, shouldfail="", exitstatus=status)
+        session: Any = SimpleNamespace(
+            shouldstop=shouldstop, shouldfail="", exitstatus=status, config=self.config
+        )
         self.hooks.pytest_sessionfinish(session, status)
         return session
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_cudafork.check.failing import fail_report, fail_session
+from pytest_cudafork.check.failing import fail_report, fail_session, reasons_of
 
 ITEM = cast(pytest.Item, SimpleNamespace(location=("t.py", 3, "test_a")))
 
@@ -56,3 +56,12 @@ def test_a_session_that_was_good_fails_and_others_end_as_they_would(
     session = cast(pytest.Session, SimpleNamespace(exitstatus=before))
     fail_session(session, without_tests=without_tests)
     assert session.exitstatus == after
+
+
+def test_why_a_session_fails_is_known_once_of_each_reason() -> None:
+    config = cast(pytest.Config, SimpleNamespace(stash=pytest.Stash()))
+    session = cast(pytest.Session, SimpleNamespace(exitstatus=0, config=config))
+    assert reasons_of(config) == []
+    fail_session(session, ["no room", ""])
+    fail_session(session, ["no room", "no GPU"])
+    assert reasons_of(config) == ["no room", "no GPU"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check import hooks
+from pytest_cudafork.check.failing import reasons_of
 from pytest_cudafork.check.hooks import CheckHooks, LateErrors
 from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
@@ -353,19 +354,26 @@ def test_a_session_without_errors_keeps_its_status(observer: Observer) -> None:
     assert session.exitstatus == pytest.ExitCode.OK
 
 
+def ending() -> Any:
+    """Return a session that is about to end well."""
+    config = SimpleNamespace(stash=pytest.Stash())
+    return SimpleNamespace(exitstatus=pytest.ExitCode.OK, config=config)
+
+
 @pytest.mark.parametrize("level", [Level.POISON, Level.FORK, Level.TOUCH])
 def test_a_lost_record_fails_the_session_at_each_level(level: Level, observer: Observer) -> None:
-    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    session: Any = ending()
     observer.lost = ("a record is gone",)
     hooks_on(observer, level).pytest_sessionfinish(session)
     assert session.exitstatus is pytest.ExitCode.TESTS_FAILED
+    assert reasons_of(session.config) == ["a record is gone"]
 
 
 @pytest.mark.parametrize("level", [Level.POISON, Level.FORK, Level.TOUCH])
 def test_a_touch_without_a_record_fails_the_session_where_touches_are_errors(
     level: Level, observer: Observer
 ) -> None:
-    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    session: Any = ending()
     observer.untold = ("the driver alone knows",)
     hooks_on(observer, level).pytest_sessionfinish(session)
     assert (session.exitstatus is pytest.ExitCode.TESTS_FAILED) is (level is Level.TOUCH)

@@ -36,7 +36,8 @@ def report(when: str, outcome: str = "passed", **about: Any) -> pytest.TestRepor
 
 def _session() -> Any:
     """Return a session at its end, of which nothing failed."""
-    return SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    config = SimpleNamespace(stash=pytest.Stash())
+    return SimpleNamespace(exitstatus=pytest.ExitCode.OK, config=config)
 
 
 def run(costs: Costs, item: pytest.Item, *reports: pytest.TestReport) -> None:

@@ -74,6 +74,7 @@ def test_the_exit_status_tells(
         (["shop", "--json", "shop/clean.py"], "is a Python file, and would be written over"),
         (["shop", "--json=r", "--sarif=./r"], "--sarif: './r' is the file of --json, too"),
         (["shop", "--graph=g.html", "--sarif=g.html"], "g.html' is the file of --sarif, too"),
+        (["shop", "--baseline=b", "--json=./b"], "--json: './b' is the file of --baseline, too"),
         (["shop", "--without=json"], "json cannot be hidden"),
         (["shop", "--device=gpu"], "gpu"),
         ([","], "no package is named"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.baseline.file import BaselineError
+from pytest_cudafork.check.failing import reasons_of
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.intent import baseline, promise
 from pytest_cudafork.intent.hooks import CARRIED, IntentHooks, reason_of
@@ -154,7 +155,7 @@ def test_a_touch_in_a_test_saw_a_gpu_where_there_is_one(
 
 def finish(hooks: IntentHooks, status: int = 0) -> Any:
     """End the session."""
-    session: Any = SimpleNamespace(exitstatus=status, testscollected=1)
+    session: Any = SimpleNamespace(exitstatus=status, testscollected=1, config=hooks._config)
     through(hooks.pytest_sessionfinish(session, status))
     return session
 
@@ -183,7 +184,9 @@ def test_a_promise_that_is_not_kept_fails_the_session_if_skips_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(promise, "shortage", lambda config, expected: "2 expected")
-    assert finish(hooks_of(tmp_path, expect_gpus=2, intent=("all",))).exitstatus == 1
+    session = finish(hooks_of(tmp_path, expect_gpus=2, intent=("all",)))
+    assert session.exitstatus == 1
+    assert reasons_of(session.config) == ["2 expected"]
     assert finish(hooks_of(tmp_path, expect_gpus=2, intent=("spawned",))).exitstatus == 0
 
 

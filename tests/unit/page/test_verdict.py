@@ -32,6 +32,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "exit status": ({"good": False, "exit_status": 5}, ""),
     "stopped": ({"stopped": "KeyboardInterrupt"}, "did not come to its end: KeyboardInterrupt"),
     "not written": ({"not_written": ["the JSON file x cannot be written"]}, "the JSON file x"),
+    "reason": ({"failed_for": ["2 GPUs expected"]}, "2 GPUs expected"),
     "failed": ({"tests": [sessions.a_test(0, "failed")]}, "1 test: failed"),
     "unfinished": ({"tests": [sessions.a_test(n, "unfinished") for n in (0, 1)]}, "2 tests: unf"),
     "collection": (

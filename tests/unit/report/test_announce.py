@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cudafork.capture.interface.check_names import CARRIED, LOOKED_AT
 from pytest_cudafork.capture.story.verdicts import CheckedCapture
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.report.announce import Announcer, say_untold
 from tests.support.checked_sessions import TEST, LedgerSession, report
@@ -51,7 +52,7 @@ def announcer_of(
 
 def finish(announcer: Announcer, status: int = 0) -> int:
     """End the session; return its exit status."""
-    session: Any = SimpleNamespace(exitstatus=status)
+    session: Any = SimpleNamespace(exitstatus=status, config=announcer._config)
     announcer.pytest_sessionfinish(session)
     return int(session.exitstatus)
 
@@ -152,6 +153,20 @@ def test_without_a_summary_it_is_told_on_stderr(
     finish(other)
     other.pytest_terminal_summary(terminal)
     other.pytest_unconfigure()
+    assert capsys.readouterr().err == "", "the summary has told it"
+
+
+def test_other_reasons_are_told_on_stderr_where_there_is_no_summary(
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    announcer = announcer_of(pytester, None)
+    session: Any = SimpleNamespace(exitstatus=0, config=announcer._config)
+    fail_session(session, ["no GPU", "no baseline"])
+    announcer.pytest_unconfigure()
+    assert capsys.readouterr().err == "ERROR: no GPU\nERROR: no baseline\n"
+    summarized = Announcer(session.config, None)
+    summarized.pytest_terminal_summary(Terminal())  # type: ignore[arg-type]
+    summarized.pytest_unconfigure()
     assert capsys.readouterr().err == "", "the summary has told it"
 
 

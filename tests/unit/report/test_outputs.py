@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.hooks import CheckHooks
 from pytest_cudafork.hooks.calling import HookFailure
 from pytest_cudafork.imports.audit.baseline import Baseline
@@ -59,6 +60,7 @@ def outputs_of(
     config: Any = SimpleNamespace(
         pluginmanager=manager,
         rootpath=session.root,
+        stash=pytest.Stash(),
         invocation_params=SimpleNamespace(args=()),
     )
     announcer: Any = SimpleNamespace(failures=failures or [])
@@ -91,6 +93,7 @@ def test_json_and_sarif_are_written_and_named(tmp_path: Path) -> None:
     session.touch(3)
     session.fork(5)
     outputs.pytest_collectreport(pytest.CollectReport("b.py", "failed", "no such module", []))
+    outputs.pytest_collectreport(pytest.CollectReport("c.py", "skipped", ("c.py", 3, "why"), []))
     outputs.pytest_runtest_logreport(report("call"))
     status, lines = finish(outputs, 1)
     assert status == 1
@@ -99,6 +102,7 @@ def test_json_and_sarif_are_written_and_named(tmp_path: Path) -> None:
     assert [each["error"] for each in made["check"]["findings"]] == ["CudaForkError"]
     assert made["hook_errors"][0]["words"] == "ValueError: oops"
     assert made["collection_errors"][0]["message"] == "no such module"
+    assert made["collection_skips"][0]["message"] == "why"
     (result,) = read_sarif(json.loads(Path(files.sarif).read_text()))
     assert result["ruleId"] == "fork-while-initialized"
 
@@ -269,6 +273,7 @@ def test_what_ended_the_session_is_in_its_document_and_in_the_summary_of_the_ste
     session = LedgerSession(tmp_path, json=str(tmp_path / "s.json"), github=("summary",))
     outputs = outputs_of(session, checked=False)
     outputs.pytest_collectreport(pytest.CollectReport("b.py", "failed", "no such module", []))
+    outputs.pytest_collectreport(pytest.CollectReport("c.py", "skipped", ("c.py", 3, "why"), []))
     with pytest.raises(pytest.Session.Interrupted) as caught:
         raise pytest.Session.Interrupted("1 error during collection")
     outputs.pytest_keyboard_interrupt(caught)
@@ -276,8 +281,24 @@ def test_what_ended_the_session_is_in_its_document_and_in_the_summary_of_the_ste
     stopped = read_document(tmp_path / "s.json", "session")["stopped"]
     assert stopped.endswith("Interrupted: 1 error during collection")
     told = (tmp_path / "summary").read_text()
-    assert f"errors during collection: 1, stopped by {stopped}\n" in told
+    assert f"skipped as a whole: 1, errors during collection: 1, stopped by {stopped}\n" in told
     assert "no tests" not in told
+
+
+def test_why_a_session_fails_beside_its_tests_is_in_its_document_and_in_the_summary_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.GITHUB_ACTIONS, "true")
+    monkeypatch.setenv(environment.GITHUB_STEP_SUMMARY, str(tmp_path / "summary"))
+    session = LedgerSession(tmp_path, json=str(tmp_path / "s.json"), github=("summary",))
+    outputs = outputs_of(session, checked=False)
+    outputs.pytest_runtest_logreport(report("call"))
+    fail_session(session_of(outputs), ["2 GPUs expected, and this session has 0"])
+    finish(outputs, 1)
+    made = read_document(tmp_path / "s.json", "session")
+    assert made["failed_for"] == ["2 GPUs expected, and this session has 0"]
+    told = (tmp_path / "summary").read_text()
+    assert "1 passed; 2 GPUs expected, and this session has 0\n" in told
 
 
 @pytest.mark.parametrize("by", ["shouldfail", "shouldstop"])

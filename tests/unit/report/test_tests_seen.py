@@ -104,6 +104,20 @@ def test_a_collection_that_failed_is_told() -> None:
         "message": "no such module",
         "where": {"file": "/p/a.py", "line": 7},
     }
+    assert seen.skips == []
+
+
+def test_a_file_that_is_skipped_as_a_whole_is_told() -> None:
+    seen = TestsSeen()
+    skip: Any = ("/p/b.py", 3, "Skipped: no GPU")
+    seen.add_collection(pytest.CollectReport("b.py", "skipped", skip, []))
+    (told,) = seen.skips
+    assert told == {
+        "node": "b.py",
+        "message": "Skipped: no GPU",
+        "where": {"file": "/p/b.py", "line": 3},
+    }
+    assert seen.errors == []
 
 
 def test_the_message_is_one_line_whatever_a_report_holds() -> None:

@@ -115,6 +115,12 @@ def test_no_two_files_are_one(tmp_path: Path) -> None:
         pytest.UsageError, match=r"html: .* is the file of --cuda-fork-imports-graph, too"
     ):
         read(imports="pkg", imports_graph=f"{file}.html", html=f"{file}.html")
+    for other in ("baseline", "profile", "pack"):
+        with pytest.raises(pytest.UsageError, match=f"is the file of --cuda-fork-{other}, too"):
+            read(check="fork", json=link, **{other: file})
+    with pytest.raises(pytest.UsageError, match="is the file of --cuda-fork-imports-baseline, too"):
+        read(imports="pkg", imports_baseline=file, json=file)
+    assert read(profile=file, pack=file, json=f"{file}2").pack == file, "which are one on purpose"
     assert read(json=file, sarif=f"{file}2").sarif == f"{file}2"
     assert read(json=os.devnull, sarif=os.devnull).json == os.devnull, "a device takes both"
 

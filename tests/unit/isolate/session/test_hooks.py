@@ -519,11 +519,26 @@ def test_what_children_have_measured_is_added_when_the_tests_are_over(
         assert finished == expected
 
 
-def test_at_the_end_of_the_session_all_children_end(
+class _AtTheEnd:
+    """Another plugin, which looks at what was done as early as it can."""
+
+    def __init__(self, closed: list[object]) -> None:
+        self._closed = closed
+        self.seen: list[object] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Look."""
+        self.seen = list(self._closed)
+
+
+def test_at_the_end_of_the_session_all_children_end_before_others_count(
     stage: _Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugin = stage.begin(PLAIN)
     closed: list[object] = []
     monkeypatch.setattr(children, "close_children", closed.append)
-    plugin.pytest_sessionfinish()
-    assert closed == [stage.config]
+    manager, other = pytest.PytestPluginManager(), _AtTheEnd(closed)
+    manager.register(stage.begin(PLAIN))
+    manager.register(other)
+    manager.hook.pytest_sessionfinish(session=None, exitstatus=0)
+    assert other.seen == [stage.config]

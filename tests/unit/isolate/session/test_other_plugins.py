@@ -50,6 +50,7 @@ class _Item:
         self.ihook = SimpleNamespace(
             pytest_runtest_logstart=lambda nodeid, location: self.told.append(f"start {nodeid}"),
             pytest_runtest_logfinish=lambda nodeid, location: self.told.append(f"end {nodeid}"),
+            pytest_runtest_makereport=lambda item, call: self.told.append(f"make {call.when}"),
         )
 
 
@@ -105,6 +106,17 @@ def test_a_child_is_told_what_was_counted_so_far(item: Any) -> None:
     assert other_plugins.reruns_for(item) == {"runs": 2, "session": 4}
     item.active = False
     assert other_plugins.reruns_for(item) is None
+
+
+def test_a_report_of_a_teardown_here_is_prepared_by_one_of_the_set_up(item: Any) -> None:
+    other_plugins.prepare_report(item)
+    assert item.told == ["make setup"]
+
+
+def test_without_the_plugin_no_report_is_prepared(item: Any) -> None:
+    item.active = False
+    other_plugins.prepare_report(item)
+    assert item.told == []
 
 
 def test_a_rerun_in_a_child_is_told_and_counted_here(item: Any) -> None:

@@ -391,5 +391,30 @@ def test_what_their_teardown_raises_is_reported(
     _SetUp(monkeypatch, ValueError("not torn down"))
     stage.child(*stage.reports(), OVER, messages.Done())
     stage.isolate()
-    assert stage.heard.calls == [*PASSED[:-1], "teardown failed", "finish"]
+    assert stage.heard.calls == [*PASSED[:-2], "teardown failed", "finish"], "once"
     assert "not torn down" in stage.heard.reports[-1].longreprtext
+    assert vars(stage.heard.reports[-1])["isolation"] == "forkserver"
+
+
+def test_what_their_teardown_raises_is_added_to_a_teardown_that_failed_in_the_child(
+    stage: _Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _SetUp(monkeypatch, ValueError("not torn down"))
+    failed = stage.report("teardown", outcome="failed", longrepr="of the child")
+    reports = [stage.report("setup"), stage.report("call"), failed]
+    stage.child(*reports, OVER, messages.Done())
+    stage.isolate()
+    assert stage.heard.calls == [*PASSED[:-2], "teardown failed", "finish"], "once"
+    (section,) = [text for name, text in stage.heard.reports[-1].sections if "process" in name]
+    assert "not torn down" in section
+    assert "of the child" in stage.heard.reports[-1].longreprtext
+
+
+def test_a_teardown_of_theirs_that_ends_the_session_leaves_that_of_the_child_told(
+    stage: _Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _SetUp(monkeypatch, KeyboardInterrupt())
+    stage.child(*stage.reports(), OVER, messages.Done())
+    with pytest.raises(KeyboardInterrupt):
+        stage.isolate()
+    assert stage.heard.calls == PASSED[:-1]
