@@ -76,7 +76,7 @@ def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:
     from pytest_cudafork.settings.arguments import check_wait
 
     check_wait(timeout)
-    if not isinstance(pids, int | Iterable):
+    if isinstance(pids, str | bytes) or not isinstance(pids, int | Iterable):
         raise TypeError(f"pids={pids!r}: give the number of a process, or several")
     wanted = [pids] if isinstance(pids, int) else list(pids)
     for pid in wanted:

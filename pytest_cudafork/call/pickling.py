@@ -94,7 +94,8 @@ class _ByValue:
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def _renew_lock(self) -> None:
-        self._lock = threading.Lock()  # the holder of another one may not exist in this process
+        # The holder of another one may not exist in this process; a signal handler may hold it.
+        self._lock = threading.RLock()
 
     def begin(self, modules: list[types.ModuleType], begun: list[types.ModuleType]) -> None:
         """Put modules on the list, but for those that others have put there; note which."""

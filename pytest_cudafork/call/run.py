@@ -85,6 +85,8 @@ class Call:
     ) -> None:
         if method not in METHODS:
             raise ValueError(f"{method!r} is no start method: use one of {', '.join(METHODS)}")
+        if not callable(fn):
+            raise TypeError(f"{fn!r} is no function: give one, and its arguments after it")
         check_time_limit(timeout)
         self._method = method
         self._fn, self._args, self._kwargs = fn, args, kwargs or {}

@@ -2,15 +2,13 @@
 
 Each row names the place where its words stand in that project, so that a release that changes them
 can be compared. Words are looked for as they stand in a line, whatever is around them and however
-many blanks are between them. Where a line was broken among them, ``beginnings_in`` and ``goes_on``
-follow them from line to line.
+many blanks are between them. ``broken`` has those that lie in several lines, or were cut.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from pytest_cudafork.compat.unpatched import re
 from pytest_cudafork.explain import kinds
 from pytest_cudafork.explain.kinds import Kind
 
@@ -204,61 +202,14 @@ MESSAGES = (
 """More particular words come before more general ones: a line counts as the first that fits."""
 
 
-class Beginning(NamedTuple):
-    """What a line ends with: the first words of a message, of which ``rest`` is to follow."""
-
-    message: Message
-    rest: str
-
-
-def _beginnings() -> dict[str, list[Beginning]]:
-    """Return the places at which each message can be broken, by what stands before the break."""
-    found: dict[str, list[Beginning]] = {}
-    for message in MESSAGES:
-        words = message.words.split(" ")
-        for count in range(1, len(words)):
-            rest = " ".join(words[count:])
-            found.setdefault(" ".join(words[:count]), []).append(Beginning(message, rest))
-    return found
-
-
-_BEGINNINGS = _beginnings()
-_ENDS = tuple(_BEGINNINGS)
 _QUOTED = f'"{MESSAGES[0].words}"'
 """How a story of ours says what an error would have been."""
-_LOGGED = re.compile(r"(?:.*[\])|:>]|-|E|DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)")
-"""What may stand before a message that goes on: the prefix of a logger or worker, pytest's E."""
 
 
 def message_in(line: str) -> Message | None:
     """Return the message that a line holds; None for none."""
     line = _blanks_as_one(line).replace(_QUOTED, "")
     return next((message for message in MESSAGES if message.words in line), None)
-
-
-def beginnings_in(line: str) -> list[Beginning]:
-    """Return the messages that the end of a line begins."""
-    line = _blanks_as_one(line)
-    if not line.endswith(_ENDS):  # of nearly all lines
-        return []
-    return [each for words in _ENDS if line.endswith(words) for each in _BEGINNINGS[words]]
-
-
-def goes_on(beginning: Beginning, line: str) -> Beginning | None:
-    """Return how a message goes on in the next line; None if it does not.
-
-    Its ``rest`` is "" where the line ends it. The line may begin as lines of a log do.
-    """
-    words = _blanks_as_one(line).split(" ")
-    for start in range(len(words)):
-        if start and not _LOGGED.fullmatch(words[start - 1]):
-            continue
-        said = " ".join(words[start:])
-        if said.startswith(beginning.rest):
-            return beginning._replace(rest="")
-        if said and beginning.rest.startswith(f"{said} "):
-            return beginning._replace(rest=beginning.rest[len(said) + 1 :])
-    return None
 
 
 def _blanks_as_one(line: str) -> str:

@@ -2,7 +2,7 @@
 
 A log is read line by line and only what leads up to a message is kept, so its size does not matter.
 Lines may bear anything before them, as the prefix of a worker or of a logger, and colors. A message
-may be broken between its words into several lines, as some are written and as terminals break them.
+may be broken into several lines, as some are written and as terminals break them, or cut.
 Lines of several processes may lie between each other, where their prefixes say whose they are.
 """
 
@@ -13,14 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_cudafork.compat.unpatched import re
-from pytest_cudafork.explain.messages import (
-    MESSAGES,
-    Beginning,
-    Message,
-    beginnings_in,
-    goes_on,
-    message_in,
-)
+from pytest_cudafork.explain.broken import Beginning, beginnings_in, cut_in, goes_on
+from pytest_cudafork.explain.messages import MESSAGES, Message, message_in
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.touch import Frame
 
@@ -105,10 +99,13 @@ class _Open:
 def read(lines: Iterable[str]) -> list[Hit]:
     """Return the known messages of a log, each once, in order of their first line.
 
-    Of one that is there several times, the first traceback is kept.
+    Of one that is there several times, the first traceback is kept. One of which only the beginning
+    is there counts where the whole is nowhere.
     """
     writers = _Writers()
     hits: dict[Message, Hit] = {}
+    cut: dict[tuple[Message, ...], _Open] = {}
+    number, line = 0, "\n"
     for number, line in _numbered(lines):
         writer = writers.of(line)
         complete, begun = _go_on(writers.take_begun(writer), line)
@@ -120,8 +117,15 @@ def read(lines: Iterable[str]) -> list[Hit]:
             # Of several that end in a line, the most particular counts.
             _add(hits, min(complete, key=lambda each: MESSAGES.index(each.beginning.message)))
             begun = []
+        elif not begun and (messages := cut_in(line)):
+            _keep(cut, messages, number, line, writers.frames(writer, number))
         writer.begun = begun + [_Open(each, number, line.strip(), frames) for each in beginnings]
         writer.traceback.add(number, line)
+    if not line.endswith("\n") and (messages := cut_in(line, is_last=True)):
+        _keep(cut, messages, number, line, ())
+    for messages, found in cut.items():
+        if not any(message in hits for message in messages):
+            _add(hits, found)
     return sorted(hits.values(), key=lambda hit: hit.line)
 
 
@@ -150,6 +154,17 @@ def _go_on(begun: Iterable[_Open], line: str) -> tuple[list[_Open], list[_Open]]
         else:
             complete.append(_Open(after, each.line, text, each.frames))
     return complete, still
+
+
+def _keep(
+    cut: dict[tuple[Message, ...], _Open],
+    messages: tuple[Message, ...],
+    number: int,
+    line: str,
+    frames: tuple[Frame, ...],
+) -> None:
+    """Keep the first line that holds no more than the beginning of these messages."""
+    cut.setdefault(messages, _Open(Beginning(messages[0], ""), number, line.strip(), frames))
 
 
 def _add(hits: dict[Message, Hit], found: _Open) -> None:

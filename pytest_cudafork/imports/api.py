@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.audit.coordinator import AuditCoordinator
@@ -16,6 +17,7 @@ from pytest_cudafork.settings.import_settings import ImportSettings
 
 _DEFAULTS = ImportSettings()
 
+_T = TypeVar("_T")
 Progress = Callable[[int, int, Target], None]
 """Called with how many imports are done, of how many, and which one is waited for."""
 
@@ -52,7 +54,8 @@ def audit(
         library and name.
 
     Raises:
-        TypeError: ``package`` is no text, or ``exclude`` or ``without`` is one.
+        TypeError: ``package`` or ``device`` is no text, or ``exclude`` or ``without`` is no list of
+            texts.
         ValueError: There is no such package, or an argument has a value that it cannot have.
         RuntimeError: This is not Linux, or the real driver was asked for and there is none.
 
@@ -67,9 +70,9 @@ def audit(
         packages=parse_modules(package),
         exclude=tuple(exclude),
         without=import_options.parse_libraries(",".join(without)),
-        timeout=import_options.parse_seconds(str(timeout)),
-        jobs=0 if jobs is None else import_options.parse_jobs(str(jobs)),
-        memory=import_options.parse_size(str(memory)),
+        timeout=_read("timeout", timeout, import_options.parse_seconds),
+        jobs=0 if jobs is None else _read("jobs", jobs, import_options.parse_jobs),
+        memory=_read("memory", memory, import_options.parse_size),
     )
     found = plan.find_all(imports.packages, imports.exclude)
     with plan.usage_errors():
@@ -88,6 +91,21 @@ def _check_types(package: object, **lists: object) -> None:
     for name, value in lists.items():
         if isinstance(value, str):
             raise TypeError(f"audit() takes a list of texts as {name}: write {name}=[{value!r}]")
+        if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+            raise TypeError(f"audit() takes a list of texts as {name}, not {value!r}")
+
+
+def _read(name: str, value: object, parse: Callable[[str], _T]) -> _T:
+    """Read the value of an argument as that of its option.
+
+    Raises:
+        ValueError: It is none; the message begins with the argument.
+
+    """
+    try:
+        return parse(str(value))
+    except ValueError as error:
+        raise ValueError(f"{name}={value!r}: {error}") from None
 
 
 def run(

@@ -39,8 +39,9 @@ class ChildPatch:
         self._records: list[Record] = []
         self._places: list[Place] = []
         self._undo = contextlib.ExitStack()
-        self._locks = {self._owner: threading.Lock()}
-        """One for each process: a thread that was not forked may hold its parent's for ever."""
+        self._locks = {self._owner: threading.RLock()}
+        """One for each process: a thread that was not forked may hold its parent's for ever. What a
+        patch calls (a ``__setattr__``), a finalizer and a signal handler may patch meanwhile."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become the same test's in another process; its environment tells what is in force."""
@@ -203,7 +204,7 @@ class ChildPatch:
     def _apply(self, record: Record, loaded: Loaded) -> None:
         """Apply a patch here, then let children know of it."""
         me = os.getpid()
-        lock = self._locks.setdefault(me, threading.Lock())  # the same one for all threads
+        lock = self._locks.setdefault(me, threading.RLock())  # the same one for all threads
         with lock:  # threads of a test may patch, too
             if not self._folder or self._writer != me:
                 self._begin()

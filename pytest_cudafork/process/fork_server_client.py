@@ -14,7 +14,7 @@ from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
-from pytest_cudafork.process.server_process import NoAnswerError, ServerProcess
+from pytest_cudafork.process.server_process import ForkRefusedError, NoAnswerError, ServerProcess
 
 _MOST_LOST = 2
 """How many servers may be lost over one child."""
@@ -58,6 +58,8 @@ class ForkServerClient:
         self._served = self._silent = 0
         self.starts = 0
         """How many servers were started, since the last time that one had done its work."""
+        self.refused = ""
+        """Why the server could not fork when it was asked last; "": it could, or was not asked."""
 
     @property
     def pid(self) -> int | None:
@@ -138,7 +140,12 @@ class ForkServerClient:
         """
         self._forget_if_forked()
         with self._lock:
-            return self._take_child()
+            self.refused = ""
+            try:
+                return self._take_child()
+            except ForkRefusedError as error:
+                self.refused = str(error)
+                raise
 
     def _take_child(self) -> launch.Running:
         lost = 0

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from pytest_cudafork.settings.arguments import can_be_bytes
+
 _TOLD_BY_INTERPRETER = ("No module named", "Error while finding module specification")
 _NO_MAIN = ("can't find '__main__' module in", "can't open file")
 
@@ -22,7 +24,7 @@ def command_of(
         FileNotFoundError: There is no such script.
         IsADirectoryError: It is a folder without a ``__main__.py``.
         TypeError: It is neither a path nor a text; an argument is none of text, path and number.
-        ValueError: It is no path and no name of a module.
+        ValueError: It is no path and no name of a module; no program can be given an argument.
 
     """
     words = [_word(argument) for argument in arguments]
@@ -60,15 +62,15 @@ def _check_path(name: str, place: str) -> None:
 
 
 def _word(argument: object) -> str:
-    if isinstance(argument, str | int | float) and not isinstance(argument, bool):
-        return str(argument)
-    if isinstance(argument, os.PathLike):
-        path = os.fspath(argument)
-        if isinstance(path, str):
-            return path
-    raise TypeError(
-        f"an argument of a script is a text, a path or a number, not {argument!r}: write it out"
-    )
+    word: object = os.fspath(argument) if isinstance(argument, os.PathLike) else argument
+    if not isinstance(word, str | int | float) or isinstance(word, bool):
+        raise TypeError(
+            f"an argument of a script is a text, a path or a number, not {argument!r}: write it out"
+        )
+    text = str(word)
+    if "\0" in text or not can_be_bytes(text):
+        raise ValueError(f"no program can be given the argument {argument!r}")
+    return text
 
 
 def never_ran(command: Sequence[str], exitcode: int, stderr: str) -> str:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 
 from pytest_cudafork.settings import METHODS, environment
-from pytest_cudafork.settings.arguments import check_variable
+from pytest_cudafork.settings.arguments import check_variable, check_variables
 from pytest_cudafork.settings.environment import COMMON_METHOD, VLLM_METHOD
 
 TOKENIZERS = "TOKENIZERS_PARALLELISM"
@@ -52,7 +52,10 @@ class IsolatedEnv(dict[str, str]):
 
 
 def isolated_env(
-    *, method: str | None = "spawn", base: Mapping[str, str] | None = None, **more: str | None
+    *,
+    method: str | None = "spawn",
+    base: Mapping[str, str | None] | None = None,
+    **more: str | None,
 ) -> IsolatedEnv:
     """Return an environment for a program that is to use CUDA and start processes of its own.
 
@@ -63,24 +66,26 @@ def isolated_env(
     Args:
         method: The start method to ask for: "fork", "forkserver" or "spawn"; None leaves the
             variables for it as they are.
-        base: The environment to begin with; None: this process's.
+        base: The environment to begin with; None: this process's. What is None in it is not set.
         **more: Further variables, over all others; None takes one away.
 
     Raises:
-        TypeError: A variable's value is neither a text nor None.
+        TypeError: ``base`` is no mapping, or a variable's value is neither a text nor None.
         ValueError: There is no such method, or a name or value that no environment can hold.
 
     """
+    if base is not None:
+        check_variables("base", base)
     return IsolatedEnv(compose(method, os.environ if base is None else base, more))
 
 
 def compose(
-    method: str | None, base: Mapping[str, str], more: Mapping[str, str | None]
+    method: str | None, base: Mapping[str, str | None], more: Mapping[str, str | None]
 ) -> dict[str, str]:
     """Put the variables together; arguments and errors are those of ``isolated_env``."""
     if method is not None and method not in METHODS:
         raise ValueError(f"{method!r} is no start method: use one of {', '.join(METHODS)}, or None")
-    variables = dict(base)
+    variables = {name: text for name, text in base.items() if text is not None}
     if method is not None:
         variables[VLLM_METHOD] = variables[COMMON_METHOD] = method
     variables[TOKENIZERS] = "false"

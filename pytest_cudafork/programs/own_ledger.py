@@ -13,14 +13,26 @@ from pytest_cudafork.observe.base.undo import only_here
 from pytest_cudafork.settings import devices
 
 
+def named_device(text: str | None) -> devices.Device:
+    """Read a word as in ``--cuda-fork-device``; None: what is here.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: There is no such device.
+
+    """
+    return devices.Device() if text is None or text == "" else devices.parse_device(text)
+
+
 def seen_device(text: str | None) -> str:
     """Return the device for a word as in ``--cuda-fork-device``; None: what is here.
 
     Raises:
+        TypeError: It is no text.
         ValueError: There is no such device, or not here.
 
     """
-    return devices.resolve(devices.parse_device(text or devices.DeviceKind.AUTO.value))
+    return devices.resolve(named_device(text))
 
 
 def new_ledger(

@@ -146,8 +146,6 @@ def _new_watch(
     undo: contextlib.ExitStack, device: str | None, folder: str | None
 ) -> tuple[WatchSettings, Observer]:
     """Make a ledger for one run, and the settings of the watch that writes it."""
-    if device is not None and not isinstance(device, str):
-        raise TypeError(f"device={device!r}: a text as that of --cuda-fork-device, or None")
     outer = current_watch()
     here = outer.observer.settings if outer is not None else None
     settings = WatchSettings(

@@ -18,7 +18,7 @@ from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.programs.account import Account, initialized_forks
 from pytest_cudafork.programs.deeds import Deeds, Fork, read_deeds
-from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
+from pytest_cudafork.programs.own_ledger import named_device, new_ledger, seen_device
 from pytest_cudafork.programs.program import LeftProcess
 from pytest_cudafork.settings import Level, environment
 
@@ -224,6 +224,7 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
             in force keeps its own.
 
     Raises:
+        TypeError: The device is no text.
         ValueError: There is no such device, or not here.
         WitnessError: The device is not to be had in this process any more.
         RuntimeError: This is no Linux.
@@ -232,6 +233,7 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
     """
     if sys.platform != "linux":
         raise RuntimeError(f"a watch works on Linux only, and this is {sys.platform}")
+    named_device(device)  # a watch that is in force asks for none
     with ExitStack() as undo:
         shares = current_watch() is not None
         found = _in_force(undo, guard=guard, device=device)

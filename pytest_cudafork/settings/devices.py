@@ -66,9 +66,12 @@ def parse_device(text: str) -> Device:
     """Read a device, for instance ``phantom:sm_90x2``.
 
     Raises:
+        TypeError: it is no text.
         ValueError: the kind or the face is not one that exists.
 
     """
+    if not isinstance(text, str):
+        raise TypeError(f"device={text!r}: a text as that of --cuda-fork-device")
     kind_text, colon, face = text.partition(":")
     try:
         kind = DeviceKind(kind_text)
@@ -89,9 +92,12 @@ def parse_face(text: str) -> Face:
     """Read a face: ``absent``, ``sm_90`` or, for two devices, ``sm_90x2``.
 
     Raises:
+        TypeError: it is no text.
         ValueError: it is not a face; the text names the rule.
 
     """
+    if not isinstance(text, str):
+        raise TypeError(f"a face of the phantom driver is a text, as in 'sm_90', not {text!r}")
     if text == ABSENT:
         return Face(None, 0)
     match = re.fullmatch(_FACE, text)

@@ -113,8 +113,9 @@ def test_a_wrong_argument_is_told_where_there_is_no_gpu_too(
     if "timeout" in arguments:
         with pytest.raises(error, match=re.escape(words)):
             gpu.wait_release(os.getpid(), **arguments)
-    with pytest.raises(TypeError, match="pids=None: give the number of a process, or several"):
-        gpu.wait_release(None)  # type: ignore[arg-type]
+    for no_pids in (None, "", "12", b"12"):
+        with pytest.raises(TypeError, match=r"pids=.*: give the number of a process, or several"):
+            gpu.wait_release(no_pids)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wait", [gpu.wait_idle, lambda: gpu.wait_release(2**31 - 1, timeout=0)])

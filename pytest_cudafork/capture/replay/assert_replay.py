@@ -134,6 +134,9 @@ def _check_arguments(
         raise GraphUsageError(
             f"inputs is {inputs!r}: give a list of the arguments of fn, or a dict of its keywords"
         )
+    for key in inputs if isinstance(inputs, Mapping) else ():
+        if not isinstance(key, str):
+            raise GraphUsageError(f"inputs has the key {key!r}: those of a dict are keywords of fn")
 
 
 def _check_pool(pool: Any, backend: GraphBackend, unfilled: bool) -> None:

@@ -60,6 +60,8 @@ class Reporter:
         self._sign: int | None = None
         self._together = self._leads_on = False
         self._session: pytest.Session | None = None
+        self._heard: Any = messages.Shown()
+        """The last answer of the parent."""
         self.all_well = True
         """Whether all that was reported of the test is such that the next one will be wanted."""
 
@@ -214,8 +216,12 @@ class Reporter:
             return
         answer, session = self._channel.receive_answer(), self._session
         if answer is not None and session is not None:
-            session.shouldstop = session.shouldstop or answer.shouldstop
-            session.shouldfail = session.shouldfail or answer.shouldfail
+            # an answer that is new came up later than what is set here
+            if answer.shouldstop and answer.shouldstop != self._heard.shouldstop:
+                session.shouldstop = answer.shouldstop
+            if answer.shouldfail and answer.shouldfail != self._heard.shouldfail:
+                session.shouldfail = answer.shouldfail
+            self._heard = answer
 
 
 _FIELDS = vars(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")).keys()

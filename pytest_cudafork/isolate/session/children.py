@@ -41,10 +41,8 @@ _MOST_AHEAD = 3
 GROUP_END_SECONDS = 60.0
 """How long the teardown of a group may take that ends before its last test."""
 
-
 AfterNext = Callable[[], "Sequence[pytest.Item | None]"]
 """Tells which tests follow the next one in the same process; ends with None if no other does."""
-
 
 NextForks = Callable[[], Sequence[pytest.Item]]
 """Tells which tests come next, as far as they will surely be forked, each for itself."""
@@ -386,6 +384,9 @@ class Children:
 
     def make_room(self) -> None:
         """End the processes that no test has yet, or has any more, and what they have left."""
+        if self._server.refused:  # it forks nothing, and has a place of its own
+            self._given_up = CannotFork("", "lost", self._server.refused)
+            self._server.close_server()
         self._forks.forget_ahead()
         self._settle(wait=True)
         self._spares.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -81,6 +81,8 @@ class Replay:
         """Whether the child will run no other test."""
         self.ahead = False
         """Whether the child has gone on to its next test."""
+        self._told: tuple[Any, Any] = (False, False)
+        """Why the session is to stop, as the child knows it from here."""
         self.number = 0
         """The how many-th test of its process it is, from 1 on."""
         self._began = time.monotonic()
@@ -156,10 +158,18 @@ class Replay:
             live_text.flush(self._item.config)
             asked = isinstance(message, messages.AsksPosition)
             position = live_text.position_of(self._item.config) if asked else None
-            session = self._item.session
-            stops = (frames.plain(session.shouldstop), frames.plain(session.shouldfail))
-            self.answer(messages.Shown(position, *stops))
+            self._told = _stops_of(self._item.session)
+            self.answer(messages.Shown(position, *self._told))
         return said
+
+    def _stop_as(self, message: messages.TestOver) -> None:
+        """Take over why the child's session stops; what came up here since it was told is later."""
+        session = self._item.session
+        shouldstop, shouldfail = _stops_of(session)
+        if message.shouldstop and shouldstop == self._told[0]:
+            session.shouldstop = message.shouldstop
+        if message.shouldfail and shouldfail == self._told[1]:
+            session.shouldfail = message.shouldfail
 
     def _take_other(self, message: messages.Message) -> Said:
         """Take note of what is no report, warning or text; these have been dealt with."""
@@ -171,9 +181,7 @@ class Replay:
                 self._allowed = ()
                 return Said.DONE
             case messages.TestOver():
-                session = self._item.session
-                session.shouldstop = session.shouldstop or message.shouldstop
-                session.shouldfail = session.shouldfail or message.shouldfail
+                self._stop_as(message)
                 self.last = message.last
                 self._allowed = _AFTER_THE_TEST
                 self.ahead = message.ahead
@@ -376,3 +384,7 @@ def _missing(message: messages.TestMissing) -> str:
     text += f": {', '.join(found[:20])}" if found else ""
     text += ", ..." if len(found) > 20 else ""
     return text + "\n\nIs its name or parameter the same in every process?"
+
+
+def _stops_of(session: pytest.Session) -> tuple[Any, Any]:
+    return frames.plain(session.shouldstop), frames.plain(session.shouldfail)

@@ -326,3 +326,46 @@ def test_decorated_tests_run_in_place_where_the_plugin_is_switched_off(
         "test_helper": "PASSED",
     }
     assert "Unknown pytest.mark.cuda_isolated" in result.stdout.str()
+
+
+CLASSES = """
+import pytest, unittest
+from pytest_cudafork import isolated
+
+@isolated
+class Engine:
+    def step(self): return 1
+@pytest.mark.cuda_isolated
+class Helper: pass
+def test_engine(): assert Engine().step()
+
+@isolated
+class TestCollected:
+    def test_one(self): pass
+@isolated
+class Unit(unittest.TestCase):
+    def test_two(self): pass
+@isolated
+class Base:
+    pass
+class TestDerived(Base):
+    def test_three(self): pass
+@isolated
+class TestAbstract:
+    __test__ = False
+@isolated
+class Aliased:
+    def test_four(self): pass
+TestByAnotherName = Aliased
+class NotMarked: pass
+"""
+
+
+def test_a_class_that_is_marked_and_has_no_tests_is_told(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CLASSES)
+    result = run_session(pytester, "-Wdefault")
+    result.assert_outcomes(passed=5, warnings=2)
+    for name in ("Engine", "Helper"):
+        result.stdout.fnmatch_lines([f"*CudaForkWarning: the class {name} is marked cuda_iso*"])
+    result = run_session(pytester, "-Wdefault", "--cuda-fork-isolate=spawn")
+    result.assert_outcomes(passed=5, warnings=2)

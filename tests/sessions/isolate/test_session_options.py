@@ -369,3 +369,26 @@ def test_the_stacks_of_faulthandler_timeout_are_seen(
     result = run_session(pytester, f"--cuda-fork-isolate={method}")
     result.assert_outcomes(passed=1)
     assert result.stderr.lines.count("stacks of a hang") == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_of_two_reasons_to_stop_the_later_one_is_told(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import pytest
+        pytestmark = pytest.mark.cuda_isolated(method={method!r}, scope="module")
+        @pytest.fixture
+        def stops(request):
+            yield
+            request.session.shouldfail = "the teardown says so"
+        def test_before(): pass
+        def test_fails(stops): assert 0
+        def test_never(): open("ran", "w").close()
+        """
+    )
+    result = run_session(pytester, "-x")
+    result.stdout.fnmatch_lines(["!* the teardown says so !*"])
+    assert result.ret == 1
+    assert not (pytester.path / "ran").exists()

@@ -12,6 +12,7 @@ import socket
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import cloudpickle
@@ -51,6 +52,32 @@ def test_what_a_user_has_registered_stays_registered() -> None:
         assert cloudpickle.list_registry_pickle_by_value() == {__name__}
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_what_interrupts_a_registration_may_pickle_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(change: Callable[[types.ModuleType], None]) -> Callable[..., None]:
+        def first_pickle(module: types.ModuleType) -> None:
+            if not dumped:
+                dumped.append(b"")
+                dumped[0] = pickling.dump_call(print, (), {})
+            change(module)
+
+        return first_pickle
+
+    for name in ("register_pickle_by_value", "unregister_pickle_by_value"):
+        dumped: list[bytes] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(cloudpickle, name, interrupted(getattr(cloudpickle, name)))
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    signal.alarm(30)  # it would wait for ever
+                    with pickling.modules_by_value():
+                        kept = __name__ in cloudpickle.list_registry_pickle_by_value()
+                    gone = not cloudpickle.list_registry_pickle_by_value()
+                finally:
+                    os._exit(0 if dumped and kept and gone else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, name
 
 
 def test_a_child_that_is_forked_while_a_thread_registers_modules_may_pickle() -> None:

@@ -98,6 +98,12 @@ def test_a_time_limit_that_is_no_number_is_named() -> None:
         run.Call("fork", int, timeout=wrong).run()
 
 
+@pytest.mark.parametrize("wrong", [None, 3, "os.getpid", [int]])
+def test_what_cannot_be_called_is_named_before_a_process_is_started(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="is no function"):
+        run.Call("fork", wrong, timeout=1.0)
+
+
 def test_an_end_after_the_result_may_still_be_a_failure() -> None:
     last = messages.Returned(b"", "")
     assert run._failure_of(ending(), last, "f", 1.0) is None

@@ -11,9 +11,6 @@ import pytest
 from pytest_cudafork.explain import kinds
 from pytest_cudafork.explain.messages import (
     MESSAGES,
-    Beginning,
-    beginnings_in,
-    goes_on,
     message_in,
 )
 
@@ -112,27 +109,6 @@ def test_other_lines_are_not(text: str) -> None:
 def test_blanks_between_the_words_do_not_matter() -> None:
     found = message_in("RuntimeError:  Cannot re-initialize \t CUDA in forked  subprocess")
     assert found is MESSAGES[0]
-
-
-def test_a_message_is_known_wherever_it_is_broken() -> None:
-    for message in MESSAGES:
-        words = message.words.split(" ")
-        for count in range(1, len(words)):
-            line, rest = f"ERROR {' '.join(words[:count])} \n", " ".join(words[count:])
-            assert Beginning(message, rest) in beginnings_in(line)
-            for prefix in ("", "        ", "E   ", "(W pid=3) ERROR [x.py:5] ", "03:45:24 INFO "):
-                after = goes_on(Beginning(message, rest), f"{prefix}{rest}, and more")
-                assert after == Beginning(message, "")
-
-
-@pytest.mark.parametrize("line", ["", "subprocesses", "in CUDA", "a word, then subprocess"])
-def test_another_line_does_not_go_on(line: str) -> None:
-    beginning = Beginning(MESSAGES[0], "in forked subprocess")
-    assert goes_on(beginning, line) is None
-
-
-def test_a_line_without_a_beginning_has_none() -> None:
-    assert beginnings_in("RuntimeError: of something else") == []
 
 
 def test_torch_still_writes_what_its_rows_say() -> None:

@@ -244,6 +244,37 @@ def test_a_message_that_is_broken_into_lines_is_known(prefix: str) -> None:
     assert [frame.lineno for frame in hit.frames] == [7]
 
 
+FORKED = "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with more words"
+
+
+@pytest.mark.parametrize("prefix", ["", "E   ", "2025-11-23 10:00:00,123 | ERROR | worker-1 | "])
+@pytest.mark.parametrize("width", [24, 40, 57, 80])
+def test_lines_that_a_terminal_has_broken_are_read(prefix: str, width: int) -> None:
+    line = f"{prefix}{FORKED}"
+    parts = [line[place : place + width] for place in range(0, len(line), width)]
+    (hit,) = read(["x\n", *(f"{part}\n" for part in parts)])
+    assert (hit.message, hit.times) == (MESSAGES[0], 1)
+
+
+def test_a_message_that_is_cut_everywhere_is_told_once_with_its_frames() -> None:
+    lines = ['  File "a.py", line 7, in f\n', f"{FORKED[:50]}...\n", f"{FORKED[:48]}\n", "end\n"]
+    (hit,) = read(lines)
+    assert (hit.message, hit.line, hit.times) == (MESSAGES[0], 2, 1)
+    assert [frame.lineno for frame in hit.frames] == [7]
+
+
+def test_a_cut_message_adds_nothing_to_a_whole_one() -> None:
+    (hit,) = read([f"FAILED a.py - {FORKED[:50]}...\n", f"{FORKED}\n", f"{FORKED[:55]}...\n"])
+    assert (hit.line, hit.times) == (2, 1)
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_log_may_end_in_a_message(end: str) -> None:
+    line = "RuntimeError: Cannot re-initialize CUDA in forked"
+    assert len(read(["first\n", f"{line}{end}"])) == (end == "")
+    assert len(read(["first\n", f"{line} sub{end}"])) == 1
+
+
 def test_a_message_that_another_line_interrupts_is_not_made_up() -> None:
     assert read(["Cannot re-initialize CUDA in forked", "something else", "subprocess"]) == []
 

@@ -159,9 +159,10 @@ def test_the_default_is_a_gpu_and_the_real_driver_must_be_there(shop: Path) -> N
         (" ,", {}, "no package is named"),
         ("a b", {}, "'a b' is not a module name"),
         ("shop", {"exclude": ["a b"]}, "'a b' can match no module name"),
-        ("shop", {"jobs": 0}, "'0' is not a number of processes"),
-        ("shop", {"timeout": 0}, "'0' is not a number of seconds"),
-        ("shop", {"memory": -1}, "'-1' is not a size"),
+        ("shop", {"jobs": 0}, "jobs=0: '0' is not a number of processes"),
+        ("shop", {"timeout": 0}, "timeout=0: '0' is not a number of seconds"),
+        ("shop", {"memory": -1}, "memory=-1: '-1' is not a size"),
+        ("shop", {"memory": None}, "memory=None: "),
         ("shop", {"device": "gpu"}, "gpu"),
         ("shop", {"without": ["json"]}, "json cannot be hidden, for it is imported already"),
         ("shop", {"without": ["flash-attn"]}, "'flash-attn' is not a module name"),
@@ -182,6 +183,9 @@ def test_arguments_that_cannot_be(
         (None, {}, "not None"),
         ("shop", {"exclude": "shop.hook"}, r"as exclude: write exclude=\['shop.hook'\]"),
         ("shop", {"without": "numba"}, r"as without: write without=\['numba'\]"),
+        ("shop", {"exclude": None}, "a list of texts as exclude, not None"),
+        ("shop", {"without": [3]}, r"a list of texts as without, not \[3\]"),
+        ("shop", {"device": 3}, "device=3: a text"),
     ],
 )
 def test_arguments_of_a_wrong_type(

@@ -141,6 +141,37 @@ def test_threads_may_patch_at_the_same_time(patch: ChildPatch, work: Any) -> Non
     assert not [name for name in vars(work) if name.startswith("new_")]
 
 
+class _Patching(type):
+    """Of classes that patch something else where one of their attributes is set."""
+
+    patch: Callable[[], None]
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        if name == "outer":
+            _Patching.patch()
+        super().__setattr__(name, value)
+
+
+def test_what_a_patch_calls_may_patch_as_well(patch: ChildPatch, work: Any) -> None:
+    work.Odd = _Patching("Odd", (), {"__module__": work.__name__, "outer": 1})
+    _Patching.patch = lambda: patch.setattr(work, "answer", "inner")
+    pid = os.fork()
+    if pid == 0:
+        told = 0
+        try:
+            signal.alarm(30)  # it would wait for ever
+            patch.setattr(work.Odd, "outer", 2)
+            told = len(records.read(found()))
+            both = (work.Odd.outer, work.answer) == (2, "inner")
+            _Patching.patch = lambda: None
+            patch.undo()
+        finally:
+            os._exit(
+                0 if told == 2 and both and work.Odd.outer == 1 and callable(work.answer) else 1
+            )
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def test_a_complaint_is_told_whatever_the_test_has_replaced(
     patch: ChildPatch, work: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,6 +181,22 @@ def test_where_no_process_can_be_started_the_reason_is_told(
         ForkServerClient(ServerSettings).take_child()
 
 
+def test_why_a_server_could_not_fork_is_known_until_it_can(
+    client: ForkServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(server: server_process.ServerProcess) -> None:
+        raise server_process.ForkRefusedError("there is no process left")
+
+    client.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(server_process.ServerProcess, "take_child", refuse)
+        with pytest.raises(server_process.ForkRefusedError):
+            client.take_child()
+    assert client.refused == "there is no process left"
+    assert result_of(client.start_job(f"{HERE}:say_where"))
+    assert not client.refused
+
+
 def test_a_process_that_was_forked_forgets_the_server(client: ForkServerClient) -> None:
     client.start()
     pid = client.pid

@@ -50,6 +50,9 @@ def test_arguments_are_texts_paths_and_numbers() -> None:
     for wrong in (None, True, b"x", ["a"]):
         with pytest.raises(TypeError, match="is a text, a path or a number"):
             command_of("post", (wrong,))
+    for impossible in ("a\0b", "\ud800", Path("a\0b")):
+        with pytest.raises(ValueError, match="no program can be given the argument"):
+            command_of("post", (impossible,))
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,9 @@ def test_python_heeds_none_of_them() -> None:
         ({"A": 1}, TypeError, "the variable A is to be 1: a variable holds a text"),
         ({"A": "x\0y"}, ValueError, "no environment can hold that"),
         ({"A=B": "x"}, ValueError, "no environment can hold that"),
+        ({"base": 3}, TypeError, "base=3: variables are given as a dict"),
+        ({"base": {"A": 1}}, TypeError, "the variable A is to be 1: a variable holds a text"),
+        ({"base": {3: "x"}}, TypeError, "the name of a variable is a text, not 3"),
     ],
 )
 def test_what_no_environment_holds_is_told(
@@ -99,6 +102,13 @@ def test_what_no_environment_holds_is_told(
 ) -> None:
     with pytest.raises(error, match=words):
         isolated_env(**options)
+
+
+def test_what_the_base_takes_away_is_not_set() -> None:
+    assert isolated_env(method=None, base={"A": "1", "B": None}).keys() == {
+        "A",
+        "TOKENIZERS_PARALLELISM",
+    }
 
 
 def test_changes_name_both_values() -> None:

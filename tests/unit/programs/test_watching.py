@@ -205,6 +205,11 @@ def test_what_is_started_by_others_in_the_block_is_seen(
 def test_there_may_be_no_such_device_or_system(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="is not a device"), watch(device="tpu"):
         pass
+    with watch(), pytest.raises(ValueError, match="is not a device"), watch(device="tpu"):
+        pass
+    for wrong in (3, True, b"real", ["real"], []):
+        with pytest.raises(TypeError, match=r"device=.*: a text"), watch(device=wrong):  # type: ignore[arg-type]
+            pass
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(RuntimeError, match="works on Linux only"), watch():
         pass

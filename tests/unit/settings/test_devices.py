@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +43,14 @@ def test_the_absent_face_has_no_device() -> None:
 def test_what_is_no_face_is_told_the_rule(face: str) -> None:
     with pytest.raises(ValueError, match=r"from 1 to 16\. For instance 'sm_90'"):
         parse_face(face)
+
+
+@pytest.mark.parametrize("value", [None, 3, 1.5, True, b"sm_90", [], ["sm_90"]])
+def test_what_is_no_text_is_told(value: Any) -> None:
+    with pytest.raises(TypeError, match="a face of the phantom driver is a text"):
+        parse_face(value)
+    with pytest.raises(TypeError, match=r"device=.*: a text as that of --cuda-fork-device"):
+        parse_device(value)
 
 
 def test_only_the_phantom_takes_a_face() -> None:

@@ -487,6 +487,7 @@ def test_padding_that_is_written_over_live_rows_is_found_whichever_remains(place
     [
         ({"inputs": torch.ones(1)}, "give a list"),
         ({"inputs": 3}, "give a list"),
+        ({"inputs": {3: torch.ones(1)}}, "inputs has the key 3"),
         ({"vary": lambda: 1}, "list of callables"),
         ({"interleave": [None]}, r"interleave\[0\]"),
         ({"eager": 3}, "eager is 3"),

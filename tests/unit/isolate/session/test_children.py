@@ -92,7 +92,7 @@ class _Server:
         self.started: list[ServerSettings] = []
         self.why_not: list[CannotFork | None] = []
         self.refuse = False
-        self.lost = ""
+        self.lost = self.refused = ""
         self.pid: int | None = None
         self.ahead = 0
         self.closed: list[bool] = []
@@ -557,3 +557,15 @@ def test_a_process_that_goes_on_by_itself_is_not_told_and_its_method_is_known(
     assert stage.children.going_on_to(c, None) is None
     stage.children._group = None
     process.supervisor.kill()
+
+
+def test_a_server_that_cannot_fork_makes_room_and_is_not_started_again(stage: _Stage) -> None:
+    stage.run(stage.items[0])
+    stage.children.make_room()
+    assert not stage.server.closed
+    stage.server.refused = "the fork server could not fork: there is no process left"
+    stage.children.make_room()
+    assert stage.server.closed == [True]
+    why_not = stage.children.why_not_forked(stage.items[1])
+    assert why_not is not None
+    assert why_not.reason == stage.server.refused

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 from typing import Any
 
 import pytest
@@ -54,3 +56,42 @@ def test_other_tests_are_left_alone(items: dict[str, Any]) -> None:
         next(wrapper)
         with pytest.raises(StopIteration):
             wrapper.send(None)
+
+
+@pytest.mark.parametrize(
+    ("line", "in_vain"),
+    [
+        ("@isolated\nclass Odd: pass", True),
+        ("class Odd: pytestmark = pytest.mark.cuda_isolated", True),
+        ("class Odd: pytestmark = pytest.mark.skip", False),
+        ("class Odd: pytestmark = 3", False),
+        ("class Odd: pass", False),
+        ("@isolated\nclass Odd: __test__ = False", False),
+        ("@isolated\nclass Odd: pass\nclass Derived(Odd): pass", False),
+        ("@isolated\nclass Odd: pass\nTestOdd = Odd", False),
+        ("class Test:\n    @isolated\n    class Odd: pass\nOdd = 3", False),
+    ],
+)
+def test_a_class_may_be_marked_in_vain(
+    line: str, in_vain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Collector:
+        """Keeps the warnings."""
+
+        def __init__(self) -> None:
+            self.told: list[Warning] = []
+            self.warn = self.told.append
+
+    module = types.ModuleType("marked_in_vain")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(f"import pytest\nfrom pytest_cudafork import isolated\n{line}", vars(module))
+    hook: Any = InPlace(lambda item: True).pytest_pycollect_makeitem
+    for made in (None, "collected"):
+        collector = Collector()
+        wrapper = hook(collector, "Odd", vars(module)["Odd"])
+        next(wrapper)
+        with pytest.raises(StopIteration) as end:
+            wrapper.send(made)
+        assert end.value.value is made
+        assert len(collector.told) == (in_vain and made is None)
+        assert all("the class Odd is marked" in str(one) for one in collector.told)

@@ -213,6 +213,29 @@ def test_after_the_end_of_the_test_little_may_come(item: pytest.Item) -> None:
         replayed.take(messages.InternalError("later"), [])
 
 
+@pytest.mark.parametrize(
+    ("told", "later_here", "reason"),
+    [
+        ("stopping after 1 failures", "", "of the teardown"),
+        ("stopping after 1 failures", "stopping after 2 failures", "stopping after 2 failures"),
+        ("", "stopping after 1 failures", "stopping after 1 failures"),
+        ("", "", "of the teardown"),
+    ],
+)
+def test_the_last_reason_to_stop_counts(
+    item: pytest.Item, heard: Heard, told: str, later_here: str, reason: str
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.answer = lambda message: None
+    item.session.shouldfail = told or False
+    replayed.take(messages.Report(report(item, "setup").data, wait=bool(told)), [])
+    item.session.shouldfail = later_here or told or False
+    replayed.take(report(item, "call"), [])
+    replayed.take(report(item, "teardown"), [])
+    replayed.take(messages.TestOver(last=False, shouldfail="of the teardown"), [])
+    assert item.session.shouldfail == reason
+
+
 def test_a_child_that_runs_another_test_is_done_with_this(item: pytest.Item) -> None:
     replayed = Replay(item, FORK)
     assert replayed.take(messages.TestOver(last=False, shouldstop="enough"), []) is Said.DONE
