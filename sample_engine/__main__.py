@@ -124,7 +124,11 @@ def _show_speculation(metrics: dict[str, Any]) -> None:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:  # a terminal without UTF-8, which has not even U+FFFD
+        encoding = sys.stdout.encoding
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
     sys.stdout.flush()
 
 

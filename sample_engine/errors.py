@@ -13,6 +13,7 @@ __all__ = [
     "ConfigError",
     "EngineDeadError",
     "EngineError",
+    "GraphCaptureError",
     "KVTransferError",
     "NotFiniteError",
     "PromptError",
@@ -55,6 +56,12 @@ class BackendUnavailableError(ConfigError):
 
 class WeightsError(EngineError):
     """Weights that are missing, corrupt, of another shape or not finite. No engine is made."""
+
+    __module__ = "sample_engine"
+
+
+class GraphCaptureError(EngineError):
+    """A graph could not be captured: which, and why. The device is usable; no engine is made."""
 
     __module__ = "sample_engine"
 

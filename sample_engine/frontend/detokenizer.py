@@ -143,8 +143,11 @@ class RequestText:
         if output.finish_reason is not None and not stopped:
             text += self._stop.feed(self._decoder.finish()) + self._stop.finish()
             stopped = self._stop.found is not None
-        self.finish_reason = FinishReason.STOP if stopped else output.finish_reason
-        self.error, self.error_type = output.error, output.error_type
+        if stopped:  # what became of tokens after its end is nothing to it, an error included
+            self.finish_reason = FinishReason.STOP
+        else:
+            self.finish_reason = output.finish_reason
+            self.error, self.error_type = output.error, output.error_type
         self._num_cached_tokens = output.num_cached_tokens
         self._num_preemptions = output.num_preemptions
         self._token_ids += token_ids

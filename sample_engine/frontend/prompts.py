@@ -81,6 +81,8 @@ def _prompt(number: int, given: object) -> PromptParts:
     if tokens is not None:
         if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
             raise TypeError(f"Prompt {number}: prompt_token_ids={tokens!r} is no list of tokens.")
+        if text is not None and not isinstance(text, str):
+            raise TypeError(f"Prompt {number}: prompt={text!r} is no text.")
         return PromptParts(text, list(tokens))
     if not isinstance(text, str):
         raise TypeError(f"Prompt {number}: prompt={text!r} is no text.")

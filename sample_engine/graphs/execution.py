@@ -16,22 +16,15 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from sample_engine.device.preflight import no_graphs
-from sample_engine.errors import ConfigError, EngineError
+from sample_engine.errors import ConfigError, GraphCaptureError
 
 __all__ = [
     "CapturedElsewhere",
     "CapturedGraph",
     "CudaGraphExecution",
-    "GraphCaptureError",
     "GraphExecution",
     "execution_for",
 ]
-
-
-class GraphCaptureError(EngineError):
-    """A graph could not be captured: which, and why. The device is usable. Unrecoverable here."""
-
-    __module__ = "sample_engine"
 
 
 class CapturedGraph(Protocol):

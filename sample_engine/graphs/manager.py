@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from sample_engine.config import CUDAGraphMode
+from sample_engine.errors import GraphCaptureError
 from sample_engine.frontend.progress import step_bar
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor, capture_order, dispatch
-from sample_engine.graphs.execution import CapturedGraph, GraphCaptureError, GraphExecution
+from sample_engine.graphs.execution import CapturedGraph, GraphExecution
 from sample_engine.graphs.state import AttentionStatePair, CreateForwardFn
 
 __all__ = ["CudaGraphManager"]

@@ -41,6 +41,7 @@ def read_config(model: str) -> LlamaConfig:
     """Return the shape of a model. Raises :class:`ConfigError` where there is none, or no Llama."""
     if model in _SHAPES:
         return _SHAPES[model]
+    _must_have_utf8(model)
     path = (TINY_FOLDER if model == "tiny" else Path(model)) / "config.json"
     try:
         there = path.is_file()
@@ -61,6 +62,16 @@ def read_config(model: str) -> LlamaConfig:
             if wrong:
                 raise ConfigError(f"{str(generation)!r} cannot be used: {wrong[0]}.")
     return _config_of(values, str(path))
+
+
+def _must_have_utf8(model: str) -> None:
+    try:
+        model.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"model={model!r} has no UTF-8, in which the libraries that read weights and "
+            "tokenizers take names: rename the folder, or name a symbolic link to it."
+        ) from None
 
 
 def _config_of(values: dict[str, Any], path: str) -> LlamaConfig:

@@ -233,6 +233,10 @@ def _error(
 async def _invalid(request: Request, error: Exception) -> Response:
     """Answer a body that is not what it has to be."""
     assert isinstance(error, RequestValidationError)
+    if isinstance(error.body, bytes):  # it was not even read as JSON
+        given = request.headers.get("content-type")
+        words = f"Content-Type must be 'application/json', not {given or ''!r}."
+        return _error(415, words, "invalid_request_error", "unsupported_content_type")
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":  # then the place is a position in the text

@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine alone")
     add("--port", type=_port, default=8000, help="default: 8000; 0: any that is free")
-    add("--served-model-name", metavar="NAME", help="by which clients ask for it")
+    add("--served-model-name", type=_name, metavar="NAME", help="by which clients ask for it")
     add("--max-waiting", type=_count, default=256, metavar="N",
         help="completions that may wait beside those that are computed; beyond, 503")  # fmt: skip
     add("--max-num-seqs", type=_count, default=64, metavar="N", help="completions at the same time")
@@ -127,6 +127,16 @@ def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
     return int(text)
+
+
+def _name(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has no UTF-8, and each answer has this name in it"
+        ) from None
+    return text
 
 
 def _count(text: str) -> int:

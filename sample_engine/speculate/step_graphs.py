@@ -17,8 +17,8 @@ from sample_engine.batch.draft_state import DraftState
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.config import CUDAGraphMode
+from sample_engine.errors import GraphCaptureError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.graphs.execution import GraphCaptureError
 from sample_engine.graphs.manager import CudaGraphManager
 from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.state import AttentionState, ForwardFn

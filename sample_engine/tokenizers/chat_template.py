@@ -31,7 +31,7 @@ class ChatTemplate:
 
     def __init__(self, text: str, special: Mapping[str, str], path: Path) -> None:
         try:
-            import jinja2
+            environment = _environment()
         except ImportError:
             raise ConfigError(
                 f"{str(path)!r} has a chat template, which needs Jinja2: pip install jinja2."
@@ -39,8 +39,8 @@ class ChatTemplate:
         self._special = dict(special)
         self._path = path
         try:
-            self._template = _environment().from_string(text)
-        except jinja2.TemplateError as error:
+            self._template = environment.from_string(text)
+        except Exception as error:  # one too deep for Jinja2, or for Python, is no TemplateError
             raise ConfigError(
                 f"The chat template in {str(path)!r} is none: {_words(error)}."
             ) from error

@@ -97,6 +97,20 @@ def test_a_stream_that_is_closed_is_told_where_it_is_missed(
     assert (code, out, err) == expected
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_characters_that_stdout_does_not_have_are_escaped(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Bytes that are no UTF-8 come as U+FFFD, from a model that says nothing but ASCII, too.
+    written = io.BytesIO()
+    with monkeypatch.context() as patch, io.TextIOWrapper(written, encoding) as stdout:
+        patch.setattr(sys, "stdout", stdout)
+        code = main(["\xe9\ufffd", "--max-tokens", "5"])
+        shown = written.getvalue()
+    escaped = ("\xe9\ufffd" * 2).encode(encoding, "backslashreplace")
+    assert (code, shown) == (0, escaped + b"\n")
+
+
 def test_stop_strings_end_it_and_know_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "a\nb", "--stop", r"ba\n", "--stop", "zz") == (0, "a\nba\n\n", "")
     assert run(capsys, r"a\nb", "--stop", r"\\nb") == (0, r"a\nba" + "\n", "")

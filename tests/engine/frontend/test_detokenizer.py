@@ -128,6 +128,28 @@ def test_what_the_core_says_of_a_request_is_in_its_output() -> None:
     assert one.whole().text == "A"
 
 
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
+def test_an_error_after_the_stop_string_is_none_of_the_text(at_once: bool) -> None:
+    # Tokens that were drafted come together, and behind them what a later one has met.
+    one = request(["ab"])
+    error = (FinishReason.ERROR, 0, 0, "NaN", (), "NotFiniteError")
+    if at_once:
+        one.add(CoreOutput("0", tuple(b"xabcd"), *error))
+    else:
+        for token in b"xab":
+            one.add(CoreOutput("0", (token,)))
+    (completion,) = one.whole().outputs
+    assert (completion.text, completion.token_ids) == ("x", tuple(b"xab"))
+    assert (completion.finish_reason, completion.stop_reason) == (FinishReason.STOP, "ab")
+    assert (completion.error, completion.error_type) == (None, None)
+    # What may be the beginning of a stop string is the text's where an error ends it.
+    two = request(["ab"])
+    two.add(CoreOutput("0", tuple(b"xa"), *error))
+    (completion,) = two.whole().outputs
+    assert (completion.text, completion.finish_reason) == ("xa", FinishReason.ERROR)
+    assert (completion.error, completion.error_type) == ("NaN", "NotFiniteError")
+
+
 def test_the_reason_of_a_stop_is_the_string_or_the_token() -> None:
     one = request(["b", "ab"])
     one.add(CoreOutput("0", tuple(b"xaby")))

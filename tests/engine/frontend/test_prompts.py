@@ -67,6 +67,7 @@ def test_parameters_are_for_all_or_for_each() -> None:
         (b"hi", None, "is of the type bytes"),
         ([7], None, "Prompt 0 is 7: prompts are str"),
         ({"prompt": 7}, None, "prompt=7 is no text"),
+        ({"prompt": 7, "prompt_token_ids": [1]}, None, "prompt=7 is no text"),
         ({"prompt_token_ids": "abc"}, None, "is no list of tokens"),
         ({"prompt": "a", "images": []}, None, "has 'images', which this engine does not know"),
         ("a", {"max_tokens": 1}, r"SamplingParams\(\*\*values\) makes one of a mapping"),

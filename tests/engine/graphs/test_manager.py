@@ -10,9 +10,9 @@ import torch
 from sample_engine.attention.interface import AttentionBackend
 from sample_engine.attention.registry import backend_class
 from sample_engine.config import CUDAGraphMode
-from sample_engine.errors import ConfigError
+from sample_engine.errors import ConfigError, GraphCaptureError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor, capture_order
-from sample_engine.graphs.execution import GraphCaptureError, execution_for
+from sample_engine.graphs.execution import execution_for
 from sample_engine.graphs.manager import CudaGraphManager
 from sample_engine.graphs.model_graphs import allowed_mode
 from sample_engine.graphs.state import AttentionState, ForwardFn

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from sample_engine import LLM
 from sample_engine.errors import ConfigError
-from sample_engine.model.loading import load_model, read_config
+from sample_engine.model.loading import TINY_FOLDER, load_model, read_config
 from tests.engine.support.weights import save
 
 
@@ -146,6 +149,21 @@ def test_a_model_that_cannot_be_looked_at_is_refused(
 def test_a_name_that_no_folder_can_have_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="model="):
         read_config(name)
+
+
+def test_a_folder_without_utf8_is_refused_and_taken_by_a_link(tmp_path: Path) -> None:
+    # With random weights, too, where nothing but a message between processes has the name.
+    folder = tmp_path / os.fsdecode(b"model\xff")
+    try:
+        shutil.copytree(TINY_FOLDER, folder)
+    except OSError as error:
+        pytest.skip(f"this file system has no such name: {error}")
+    for load_format in ("auto", "dummy"):
+        with pytest.raises(ConfigError, match=r"model\\udcff' has no UTF-8, .* symbolic link"):
+            LLM(folder, device="cpu", worker_method="fork", load_format=load_format)
+    link = tmp_path / "model"
+    link.symlink_to(folder)
+    assert load_model(str(link), device="cpu", dtype=torch.float32)
 
 
 @pytest.mark.parametrize(

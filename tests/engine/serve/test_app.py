@@ -150,6 +150,21 @@ def test_wrong_requests_have_errors_that_clients_read(
     assert answer["error"]["param"] == param
 
 
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain; charset=utf-8"])
+def test_a_body_that_is_not_said_to_be_json_is_refused_with_what_to_say(
+    kind: str, path: str, server: Server
+) -> None:
+    """As curl sends it where nobody says what it is."""
+    body = json.dumps({"model": "tiny", "prompt": "a", "messages": HI})
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("POST", f"/v1/{path}", body, {"Content-Type": kind})
+        answered = connection.getresponse()
+        error = json.loads(answered.read())["error"]
+    assert (answered.status, error["code"]) == (415, "unsupported_content_type")
+    assert error["message"] == f"Content-Type must be 'application/json', not {kind!r}."
+
+
 @pytest.mark.parametrize(
     ("end", "status", "code"),
     [("!", 500, "not_finite"), ("?", 503, "kv_transfer"), ("%", 500, None)],

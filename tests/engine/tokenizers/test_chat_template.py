@@ -123,6 +123,23 @@ def test_what_is_no_template_is_refused(tmp_path: Path) -> None:
         read_chat_template(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("{% if x %}" * 9999, "RecursionError", id="too deep to be parsed"),
+        pytest.param("{{" + "(" * 9999 + "}}", "RecursionError", id="too deep an expression"),
+        pytest.param(
+            "{% for x in messages %}" * 21 + "{% endfor %}" * 21,
+            "SyntaxError",
+            id="too deep for Python",
+        ),
+    ],
+)
+def test_what_cannot_be_compiled_is_no_template(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"in 'here' is none: {words}"):
+        template(text)
+
+
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ConfigError, match="pip install jinja2"):

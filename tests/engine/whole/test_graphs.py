@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from sample_engine import LLM
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
-from sample_engine.errors import ConfigError
+from sample_engine.errors import ConfigError, GraphCaptureError
+from sample_engine.graphs.execution import CapturedGraph
 from tests.engine.support.engine import (
     GREEDY,
     PROMPTS,
@@ -124,6 +127,25 @@ def test_the_core_says_which_graphs_it_has(folder: str) -> None:
 def test_graphs_on_a_cpu_are_refused(folder: str) -> None:
     with pytest.raises(ConfigError, match="the model runs on 'cpu': leave it 'NONE'"):
         EngineCore(config_of(folder, cudagraph_mode=CUDAGraphMode.FULL))
+
+
+class _Refusing(SoftwareExecution):
+    def capture(self, fn: Callable[[], None], pool: Any) -> CapturedGraph:
+        raise RuntimeError("no graphs today")
+
+
+@pytest.mark.parametrize("method", ["inproc", "fork"])
+def test_a_capture_that_fails_is_the_same_error_however_the_core_is_started(
+    method: str, folder: str
+) -> None:
+    with pytest.raises(GraphCaptureError, match=r"failed \(.*\): RuntimeError: no graphs today"):
+        LLM(
+            folder,
+            device="cpu",
+            worker_method=method,
+            cudagraph_mode="FULL",
+            graph_execution=_Refusing(),
+        )
 
 
 def test_a_core_that_is_shut_down_lets_go_of_its_runner_at_once(folder: str) -> None:

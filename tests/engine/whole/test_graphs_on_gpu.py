@@ -17,7 +17,8 @@ from sample_engine.attention.interface import CommonAttentionMetadata
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
-from sample_engine.graphs.execution import CudaGraphExecution, GraphCaptureError
+from sample_engine.errors import GraphCaptureError
+from sample_engine.graphs.execution import CudaGraphExecution
 from sample_engine.model_runner import ModelRunner
 from tests.engine.support.engine import (
     GREEDY,

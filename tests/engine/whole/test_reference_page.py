@@ -33,6 +33,7 @@ PUBLIC = {
     "EngineDeadError",
     "EngineError",
     "FinishReason",
+    "GraphCaptureError",
     "KVTransferConfig",
     "KVTransferError",
     "Logprob",
@@ -129,6 +130,17 @@ def test_the_reference_has_each_variable_that_the_engine_reads_and_no_other() ->
     )
     read = {text for text in constants if re.fullmatch(r"SAMPLE_ENGINE_[A-Z_]+", text)}
     assert set(rows("Environment")) == read | {"CUDA_VISIBLE_DEVICES"}
+
+
+def test_each_error_that_says_it_is_public_can_be_had() -> None:
+    classes = {
+        node.name
+        for path in (PROJECT / "sample_engine").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and any(ast.unparse(line) == "__module__ = 'sample_engine'" for line in node.body)
+    }
+    assert classes == {*errors.__all__, "MessageError"}
 
 
 @pytest.mark.parametrize("name", sorted(errors.__all__))
