@@ -89,13 +89,32 @@ class Suite:
 
 SUITES = (
     Suite("attrs", "26.1.0"),
+    Suite("billiard", "4.3.2", ("t/unit",), sources=("billiard",)),
     Suite("blinker", "1.9.0"),
     Suite("boltons", "26.2.0"),
     Suite("cachetools", "8.0.1"),
     # Their options are for pytest-benchmark.
     Suite("cattrs", "26.2.1", arguments=("--override-ini=addopts=",)),
     Suite("click", "8.5.1"),
+    Suite(
+        "diskcache",
+        "5.6.3",
+        # Its options are for plugins, the two files for Django.
+        arguments=(
+            "--override-ini=addopts=",
+            "--ignore=tests/test_djangocache.py",
+            "--ignore=tests/test_doctest.py",
+        ),
+        sources=("diskcache",),
+    ),
     Suite("einops", "0.8.2", ("einops/tests",), environment=("EINOPS_TEST_BACKENDS=numpy",)),
+    # The file needs eventlet.
+    Suite(
+        "fasteners",
+        "0.20",
+        arguments=("--ignore=tests/test_eventlet.py",),
+        sources=("fasteners",),
+    ),
     # Imports a name of pytest that is gone.
     Suite("flask", "3.1.3", arguments=("--ignore=tests/test_cli.py",)),
     Suite("freezegun", "1.5.5"),
@@ -103,10 +122,14 @@ SUITES = (
     Suite("httpx", "0.28.1"),
     Suite("itsdangerous", "2.2.0"),
     Suite("jinja2", "3.1.6"),
+    Suite("joblib", "1.6.0", ("joblib/test",)),
+    Suite("loky", "3.7.0", sources=("loky",)),
     Suite("marshmallow", "4.4.0"),
     Suite("more-itertools", "11.2.1"),
     # The rest has 60,000 cases of the same few tests.
     Suite("packaging", "26.3", ("tests/test_tags.py", "tests/test_requirements.py")),
+    Suite("pebble", "5.2.3", ("test",), sources=("pebble",)),
+    Suite("pexpect", "4.9.0", sources=("pexpect",)),
     Suite("pluggy", "1.7.0", ("testing",)),
     Suite(
         "pyfakefs",
@@ -120,30 +143,6 @@ SUITES = (
     Suite("tomlkit", "0.15.2"),
     Suite("toolz", "1.2.0", ("toolz/tests",)),
     Suite("werkzeug", "3.1.9"),
-    # From here on they start processes, fork, use signals or terminals.
-    Suite("billiard", "4.3.2", ("t/unit",), sources=("billiard",)),
-    Suite(
-        "diskcache",
-        "5.6.3",
-        # Its options are for plugins, the two files for Django.
-        arguments=(
-            "--override-ini=addopts=",
-            "--ignore=tests/test_djangocache.py",
-            "--ignore=tests/test_doctest.py",
-        ),
-        sources=("diskcache",),
-    ),
-    # The file needs eventlet.
-    Suite(
-        "fasteners",
-        "0.20",
-        arguments=("--ignore=tests/test_eventlet.py",),
-        sources=("fasteners",),
-    ),
-    Suite("joblib", "1.6.0", ("joblib/test",)),
-    Suite("loky", "3.7.0", sources=("loky",)),
-    Suite("pebble", "5.2.3", ("test",), sources=("pebble",)),
-    Suite("pexpect", "4.9.0", sources=("pexpect",)),
 )
 
 
