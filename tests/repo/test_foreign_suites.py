@@ -259,7 +259,7 @@ def test_a_suite_that_is_not_known_is_refused_with_the_names(
 ) -> None:
     with pytest.raises(SystemExit):
         foreign_suites.main(["--only", "attr"])
-    assert "no suite named attr; there are ['attrs', 'blinker'," in capsys.readouterr().err
+    assert "no suite named attr; there are ['attrs', 'billiard'," in capsys.readouterr().err
     with pytest.raises(SystemExit):
         foreign_suites.main(["--torch", "--only", "attrs"])
     assert "no suite named attrs; there are ['accelerate'," in capsys.readouterr().err
