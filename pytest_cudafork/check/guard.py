@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -46,6 +46,9 @@ _START_PROGRAMS = (
 
 _FORK_FOR_OTHERS = (("pty", "fork"), ("gevent.os", "fork_and_watch"))
 """Modules with their functions that fork for whoever calls them."""
+
+_EXEC = frozenset(f"exec{kind}" for kind in ("v", "ve", "vp", "vpe", "l", "le", "lp", "lpe"))
+"""The functions of ``os`` that run a program in the place of the calling one."""
 
 _APIS = ("fork", "forkpty")
 _OS = sys.modules["os"]
@@ -146,14 +149,33 @@ def goes_on_to_exec(frame: FrameType) -> bool:
 
 def starts_program(frame: FrameType | None) -> bool:
     """Whether a fork by ``os.fork`` or ``os.forkpty`` is that of a function for programs."""
+    return any(_place(each) in _START_PROGRAMS for each in _forking(frame))
+
+
+def names_exec(frame: FrameType | None) -> str:
+    """Return the name of the function that forks if it calls ``os.exec*`` as well, or "".
+
+    Whether its child comes to that is not known: what it does before is watched as ever.
+    """
+    *_, function = (None, *_forking(frame))
+    if function is None or _EXEC.isdisjoint(function.f_code.co_names):
+        return ""
+    name = function.f_code.co_name
+    return "the module" if name == "<module>" else name
+
+
+def _forking(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield who forks, from the inside to the first that does not do so for its own caller."""
     for each in outward(frame):
-        place = each.f_globals.get("__name__"), each.f_code.co_name
-        if place in _START_PROGRAMS:
-            return True
+        yield each
+        place = _place(each)
         # What these functions call in their turn may fork otherwise: pty.spawn takes callables.
         if place not in _FORK_FOR_OTHERS and not str(place[0]).startswith("pytest_cudafork."):
-            return False
-    return False
+            return
+
+
+def _place(frame: FrameType) -> tuple[object, str]:
+    return frame.f_globals.get("__name__"), frame.f_code.co_name
 
 
 def _rename(pairs: Sequence[tuple[object, object]]) -> None:
@@ -241,6 +263,9 @@ class Rules(NamedTuple):
         module = allowed_module(frame, self.allow)
         if module:
             return ForkDecision.ALLOWED, f"code of {module} may fork"
+        function = names_exec(frame)
+        if function:
+            return ForkDecision.ALLOWED, f"{function} goes on to exec"
         self.observer.settle()  # what accepts it, and its story, go by the line that touched
         accepted = self.accepted()
         if accepted:

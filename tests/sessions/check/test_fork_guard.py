@@ -408,3 +408,54 @@ print(late.split is real[0], os.fork is real[0])
         tmp_path,
     )
     assert told == "False\nTrue True\n"
+
+
+EXECS = """
+COMMAND = [sys.executable, "-c", "pass"]
+
+def end_of(pid):
+    assert os.waitpid(pid, 0)[1] == 0
+
+def test_initialize():
+    touch()
+
+def test_executes():
+    pid = os.fork()  # executes
+    if pid == 0:
+        os.execvp(COMMAND[0], COMMAND)
+    end_of(pid)
+
+def test_touches_before():
+    pid = os.fork()
+    if pid == 0:
+        touch()  # before
+        os.execv(COMMAND[0], COMMAND)
+    end_of(pid)
+
+def execute():
+    os.execv(COMMAND[0], COMMAND)
+
+def test_another_function_executes():
+    pid = os.fork()  # refused
+    if pid == 0:
+        execute()
+    end_of(pid)
+"""
+
+
+def test_a_function_that_goes_on_to_exec_may_fork_and_its_child_is_watched(
+    pytester: pytest.Pytester,
+) -> None:
+    path = pytester.makepyfile(module(EXECS))
+    result = run_session(pytester, "-v", "--cuda-fork-check")
+    assert outcomes(result) == {
+        "test_initialize": "PASSED",
+        "test_executes": "PASSED",
+        "test_touches_before": "FAILED",
+        "test_another_function_executes": "FAILED",
+    }
+    assert f":{line_of(path, '# before')}" in failure(result, "test_touches_before")
+    assert f":{line_of(path, '# refused')}" in failure(result, "test_another_function_executes")
+    place = f"{path.name}:{line_of(path, '# executes')} in test_executes"
+    result.stdout.fnmatch_lines([f"*{place}: test_executes goes on to exec"])
+    assert counts(result)["forks allowed while initialized"] == 2

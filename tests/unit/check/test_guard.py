@@ -16,6 +16,7 @@ from pytest_cudafork.check.guard import (
     allowed_module,
     goes_on_to_exec,
     install,
+    names_exec,
     starts_program,
 )
 from pytest_cudafork.errors import CudaForkError
@@ -236,6 +237,41 @@ def test_functions_that_start_programs_are_known(
     names[function]()
     assert found == [starts]
     assert not starts_program(None)
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("look()\n    os.execv('/bin/true', [])", True),
+        ("look()\n    execlpe('true')", True),
+        ("pty_fork()\n    os.execvp('true', [])", True),
+        ("look()\n    exec('')\n    executor = execution = None", False),
+        ("look_for_me()\n    os.execv('/bin/true', [])", False),
+    ],
+)
+def test_a_function_that_names_exec_may_fork(code: str, names: bool) -> None:
+    rules = Rules(Observed(Verdict.INITIALIZED), True)
+    found: list[tuple[ForkDecision, str]] = []
+
+    class EndOfTest(Exception):
+        """Raised in place of what follows the fork."""
+
+    def look() -> None:
+        found.append(rules.decide(rules.observer.state(), sys._getframe(1)))
+        raise EndOfTest
+
+    other: dict[str, Any] = {"__name__": "pty", "look": look}
+    exec("def fork(): look()", other)
+    helper: dict[str, Any] = {"__name__": "helper", "look": look}
+    exec("def look_for_me(): look()", helper)
+    own: dict[str, Any] = {"__name__": "own", "look": look, "os": os, "pty_fork": other["fork"]}
+    own["look_for_me"] = helper["look_for_me"]
+    exec(f"def start():\n    {code}", own)
+    with pytest.raises(EndOfTest):
+        own["start"]()
+    allowed = (ForkDecision.ALLOWED, "start goes on to exec")
+    assert found == [allowed if names else (ForkDecision.GUARDED, "")]
+    assert names_exec(None) == ""
 
 
 def test_under_uvloop_a_fork_past_the_guard_starts_a_program(
