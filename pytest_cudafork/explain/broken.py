@@ -37,12 +37,14 @@ class Beginning(NamedTuple):
         message: Which one.
         rest: What is to follow, without blanks; "" where it is complete.
         in_word: Whether the break is in the middle of a word.
+        said: How many characters are there, without blanks.
 
     """
 
     message: Message
     rest: str
     in_word: bool = False
+    said: int = 0
 
 
 def _squeezed(text: str) -> str:
@@ -68,7 +70,8 @@ def _beginnings() -> dict[str, dict[str, list[Beginning]]]:
             said, rest = _squeezed(words[:place]), _squeezed(words[place:])
             if len(said) >= _SHORTEST or not in_word:
                 by_said = found.setdefault(said[-_END:], {})
-                by_said.setdefault(said, []).append(Beginning(message, rest, in_word))
+                beginning = Beginning(message, rest, in_word, len(said))
+                by_said.setdefault(said, []).append(beginning)
     return found
 
 
@@ -126,11 +129,10 @@ def cut_in(line: str, *, is_last: bool = False) -> tuple[Message, ...]:
 
 def _told(text: str) -> list[Beginning]:
     """Return the messages that the end of a text begins; none where it tells too little of them."""
-    begun = [
-        (len(_squeezed(each.message.words)) - len(each.rest), each)
-        for each in _begun_by(_end_of(text.rstrip(_CLOSING)))
-    ]
-    most = max((said for said, _ in begun), default=0)  # "cuInit failed: ini" and ": ini"
-    longest = [each for said, each in begun if said == most]
+    begun = _begun_by(_end_of(text.rstrip(_CLOSING)))
+    if not begun:  # as in nearly all lines
+        return []
+    most = max(each.said for each in begun)  # "cuInit failed: ini" and ": ini"
+    longest = [each for each in begun if each.said == most]
     tells = any(most > len(each.rest) for each in longest)
     return longest if tells and most >= _CUT else []

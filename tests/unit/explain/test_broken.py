@@ -45,7 +45,7 @@ def test_a_message_of_many_lines_is_followed(width: int) -> None:
             for part in parts[1:]:
                 followed = [goes_on(each, part) for each in open_ones]
                 open_ones = [each for each in followed if each is not None]
-                if any(each == (message, "", each.in_word) for each in open_ones):
+                if any((each.message, each.rest) == (message, "") for each in open_ones):
                     break
                 open_ones += beginnings_in(part)
             else:
