@@ -402,7 +402,7 @@ class IsolationHooks:
             if coverage_data is not None and not self._off:
                 coverage_data.gathered(self._config).finish()
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)  # what it warns of, pytest's wrapper is to record
     def pytest_sessionfinish(self) -> Generator[None, object, object]:
         """End all children before anybody counts what they have done."""
         self._running = False
