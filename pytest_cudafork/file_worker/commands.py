@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_cudafork.settings.arguments import can_be_bytes
+from pytest_cudafork.settings.arguments import is_c_string
 
 _LONGEST_SHOWN = 120
 _KEYS = ("filename", "timeout")
@@ -81,9 +81,7 @@ def read(line: bytes) -> RunFile | Stop:
             '"filename" with "timeout", and {"command": "stop"}'
         )
     filename, timeout = command.get("filename"), command.get("timeout")
-    if not (
-        isinstance(filename, str) and filename and "\0" not in filename and can_be_bytes(filename)
-    ):
+    if not (isinstance(filename, str) and filename and is_c_string(filename)):
         raise ValueError(f'{shown} names no file: write {{"filename": "test_x.py"}}')
     if timeout is not None:
         timeout = _seconds(timeout, shown)

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_cudafork.settings.arguments import can_be_bytes
+from pytest_cudafork.settings.arguments import is_c_string
 
 _TOLD_BY_INTERPRETER = ("No module named", "Error while finding module specification")
 _NO_MAIN = ("can't find '__main__' module in", "can't open file")
@@ -68,7 +68,7 @@ def _word(argument: object) -> str:
             f"an argument of a script is a text, a path or a number, not {argument!r}: write it out"
         )
     text = str(word)
-    if "\0" in text or not can_be_bytes(text):
+    if not is_c_string(text):
         raise ValueError(f"no program can be given the argument {argument!r}")
     return text
 

@@ -77,12 +77,14 @@ def check_variable(name: object, text: object) -> None:
         raise TypeError(
             f"the variable {name} is to be {text!r}: a variable holds a text; None takes it away"
         )
-    if not name or "=" in name or "\0" in name + text or not can_be_bytes(name + text):
+    if not name or "=" in name or not is_c_string(name + text):
         raise ValueError(f"{name!r}={text!r}: no environment can hold that")
 
 
-def can_be_bytes(text: str) -> bool:
-    """Whether a system can take a text: no bytes stand for half a surrogate pair."""
+def is_c_string(text: str) -> bool:
+    """Whether a system can take a text: NUL would end it, no bytes stand for half a surrogate."""
+    if "\0" in text:
+        return False
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
