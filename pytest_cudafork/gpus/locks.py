@@ -87,12 +87,17 @@ class _Entry:
         self._lock.acquire(timeout=0)  # nobody else knows of it
 
     def write(self) -> None:
-        """Write the note."""
+        """Write the note; an ``OSError`` if it cannot be: others would take it for a holder's."""
         notes.write(f"{self._path}.holder", self.note)
 
     def read(self) -> None:
         """Read what others have written into the note: that they have overtaken it."""
         self.note = notes.read(f"{self._path}.holder") or self.note
+
+    def leave(self) -> None:
+        """Take the entry away if it only waits."""
+        if not self.note.get("holds"):
+            self.remove()
 
     def remove(self) -> None:
         """Take the entry away."""
@@ -179,22 +184,24 @@ class LockFolder:
         except (OSError, NotImplementedError) as error:
             raise LocksUnusable(
                 f"no GPU can be locked in {self.path!r}: {error}; set TMPDIR to a folder of this "
-                "machine"
+                "machine that has room"
             ) from error
 
     @contextlib.contextmanager
     def _waiting(self, wish: Request, test: str, since: float) -> Iterator[_Entry]:
         """Stand in the queue; who leaves it with nothing in hand has no entry any more."""
         note = {"pid": os.getpid(), "test": test, "since": since, "wish": notes.packed(wish)}
-        with self._table():
-            entry = _Entry(self.path, note)
-            entry.note["seen"] = time.monotonic()
-            entry.write()
-        try:
-            yield entry
-        finally:
-            if not entry.note.get("holds"):
-                entry.remove()
+        with contextlib.ExitStack() as leaving:
+            with self._table():
+                entry = _Entry(self.path, note)
+                leaving.callback(entry.leave)
+                entry.note["seen"] = time.monotonic()
+                entry.write()
+            try:
+                yield entry
+            except BaseException:  # perhaps just as it took its cards
+                entry.note.pop("holds", None)
+                raise
 
     def _look(
         self,

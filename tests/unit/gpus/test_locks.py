@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -25,6 +26,7 @@ from pytest_cudafork.gpus.locks import (
     WaitedTooLong,
     user_folder,
 )
+from pytest_cudafork.gpus.notes import write as really_write
 from pytest_cudafork.gpus.packing import MOST_OVERTAKEN, PARTS
 from pytest_cudafork.gpus.packing import Request as Wish
 
@@ -374,6 +376,30 @@ def test_a_holder_whose_note_is_lost_has_everything(tmp_path: Path) -> None:
         take(folder, 1)
     held.release()
     take(folder, 80, n=2).release()
+
+
+@pytest.mark.parametrize("written", [0, 1], ids=["the first time", "as it takes its cards"])
+def test_who_cannot_write_its_note_is_told_so_and_keeps_nobody_waiting(
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = take(folder, 20)
+    left = [*range(written)]
+
+    def write(path: str, note: Any) -> None:
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left.pop()
+        really_write(path, note)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pytest_cudafork.gpus.notes.write", write)
+        with pytest.raises(LocksUnusable, match="No space left on device; set TMPDIR to a folder"):
+            take(folder, 20, wait=LIMIT)
+    assert len(list(tmp_path.glob("*.entry"))) == 1
+    take(folder, 60).release()
+    held.release()
+    assert [path.name for path in tmp_path.iterdir()] == ["table.lock"]
 
 
 def test_one_who_waits_for_much_is_not_passed_for_ever(tmp_path: Path) -> None:
