@@ -276,6 +276,8 @@ class LockFolder:
     @contextlib.contextmanager
     def _table(self) -> Iterator[None]:
         """Read and change entries alone."""
+        # Not by the library, which makes one that has been swept as the umask says.
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
         try:
             with lock_files.kept(os.path.join(self.path, "table.lock"), _TABLE_SECONDS):
                 yield

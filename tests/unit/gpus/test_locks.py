@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -400,6 +401,20 @@ def test_who_cannot_write_its_note_is_told_so_and_keeps_nobody_waiting(
     take(folder, 60).release()
     held.release()
     assert [path.name for path in tmp_path.iterdir()] == ["table.lock"]
+
+
+def test_a_folder_that_was_swept_is_made_for_the_user_alone_again(tmp_path: Path) -> None:
+    path = tmp_path / "locks"
+    folder = LockFolder(str(path))
+    take(folder, 20).release()
+    shutil.rmtree(path)
+    before = os.umask(0o002)
+    try:
+        take(folder, 20).release()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o700
+    take(LockFolder(str(path)), 20).release()
 
 
 def test_one_who_waits_for_much_is_not_passed_for_ever(tmp_path: Path) -> None:
