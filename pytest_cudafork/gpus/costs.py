@@ -6,7 +6,6 @@ the summary gathers. In the process of an isolated test torch's own count is add
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -169,11 +168,11 @@ class Costs(ChildCosts):
             return
         models = models_of(self._lender.inventory().machine.gpus)
         try:
-            with alone(self._path):  # other sessions may have written it meanwhile
-                with contextlib.suppress(ProfileError):
+            with alone(self._path):
+                if os.path.exists(self._path):  # other sessions may have written it meanwhile
                     self._costs.update(read_profile(self._path, models))
                 write_profile(self._path, models, {**self._costs, **self._new})
-        except OSError as error:
+        except (OSError, ProfileError) as error:
             self._trouble = f"the profile could not be written: {error}"
             fail_session(session, [self._trouble])
 

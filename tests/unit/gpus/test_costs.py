@@ -101,6 +101,30 @@ def test_sessions_at_the_same_time_keep_what_each_other_has_written(
     assert path.is_symlink()
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '{"pytest_cudafork_profile": 1, "gpus": {"NVIDIA L4": 9}, "tests": {}}',
+            "was recorded on another machine",
+        ),
+        ("torn {", "is no profile, or torn"),
+    ],
+)
+def test_a_file_that_became_another_meanwhile_is_left_alone(
+    text: str, words: str, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    (item,) = pytester.getitems("def test_a(): pass")
+    path = tmp_path / "profile.json"
+    costs = Costs(item.config, str(path), LENDER, {})
+    run(costs, item, report("setup"), report("call"), report("teardown"))
+    path.write_text(text)
+    costs.pytest_sessionfinish(session := _session())
+    assert path.read_text() == text
+    assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
+    assert words in costs._trouble
+
+
 def test_the_controller_gathers_what_workers_have_measured(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:
