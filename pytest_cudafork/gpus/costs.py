@@ -156,9 +156,12 @@ class Costs(ChildCosts):
     def _conclude(self, last: pytest.TestReport) -> None:
         reports = self._reports.pop(last.nodeid)
         measured = vars(last).get(_COST)
-        if measured is None or not all(report.outcome == "passed" for report in reports):
+        # The time of a part of a test, a subtest, is in that of its call; it may have been skipped.
+        phases = [report for report in reports if type(report) is pytest.TestReport]
+        passed = all(report.outcome == "passed" for report in phases)
+        if measured is None or not passed or any(report.failed for report in reports):
             return  # what a failed test has used says little
-        seconds = round(sum(report.duration for report in reports), 3)
+        seconds = round(sum(report.duration for report in phases), 3)
         self._new[last.nodeid] = Cost(seconds, *measured)
 
     @pytest.hookimpl(trylast=True)

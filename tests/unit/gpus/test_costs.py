@@ -85,6 +85,24 @@ def test_a_test_that_passes_after_its_process_has_died_is_written(
     assert read_profile(path, MODELS)["test_a.py::a"].seconds == 3.0
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "seconds"),
+    [(["passed", "passed"], {3.0}), (["passed", "skipped"], {3.0}), (["passed", "failed"], set())],
+)
+def test_the_time_of_a_subtest_is_not_counted_twice(
+    outcomes: list[str], seconds: set[float], pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    (item,) = pytester.getitems("def test_a(): pass")
+    path = str(tmp_path / "profile.json")
+    costs = Costs(item.config, path, LENDER, {})
+    parts = [report("call", outcome) for outcome in outcomes]
+    for part in parts:
+        part.__class__ = type("SubtestReport", (pytest.TestReport,), {})
+    run(costs, item, report("setup"), *parts, report("call"), report("teardown"))
+    costs.pytest_sessionfinish(_session())
+    assert {cost.seconds for cost in read_profile(path, MODELS).values()} == seconds
+
+
 def test_sessions_at_the_same_time_keep_what_each_other_has_written(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:
