@@ -26,6 +26,9 @@ from pytest_cudafork.gpus.notes import Measured
 from pytest_cudafork.gpus.packing import Card, Request
 from pytest_cudafork.settings import environment
 
+_INNER = "cudafork-lease-"
+"""How the folder begins in which the sessions lock that a test with GPUs starts; the name of the
+entry follows, and who sweeps a dead one's entry sweeps that folder, too."""
 _SHORTEST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.25
 """After so long one looks again though no entry has come or gone: strangers may have."""
@@ -62,10 +65,11 @@ class Holder(NamedTuple):
 
 
 class Held:
-    """What somebody has of GPUs, until ``release``."""
+    """What somebody has of GPUs, until ``release``; ``mark`` is a name that no other has."""
 
     def __init__(self, gpus: tuple[str, ...], entry: _Entry) -> None:
         self.gpus = gpus
+        self.mark = f"{_INNER}{entry.name}"
         self._entry: _Entry | None = entry
         self._pid = os.getpid()
 
@@ -293,6 +297,7 @@ class LockFolder:
                 continue
             path = os.path.join(self.path, name)
             if lock_files.is_void(f"{path}.entry"):
+                _remove_folder(os.path.join(self.path, f"{_INNER}{name}"))
                 for ending in (".holder", ".entry"):
                     with contextlib.suppress(OSError):
                         os.unlink(path + ending)
@@ -356,6 +361,13 @@ class _Look(NamedTuple):
 
 def _waits(note: dict[str, Any], now: float) -> bool:
     return bool(note) and not note.get("holds") and now - note["seen"] < _SILENT_SECONDS
+
+
+def _remove_folder(path: str) -> None:
+    if os.path.exists(path):
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def user_folder() -> str:

@@ -245,6 +245,22 @@ def test_the_locks_of_a_killed_process_are_free_and_its_name_is_forgotten(
     folder.acquire(["GPU-0", "GPU-1"], 2, share=False, wait=LIMIT, test="mine").release()
 
 
+def test_where_sessions_of_a_killed_test_locked_is_swept_with_its_entry(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    folder = LockFolder(str(tmp_path))
+    mine = folder.acquire(["GPU-9"], 1, share=False, wait=LIMIT, test="mine")
+    (note,) = [path for path in tmp_path.glob("*.holder") if path.name.startswith(f"{holder.pid}-")]
+    inner = [tmp_path / mine.mark, tmp_path / f"cudafork-lease-{note.stem}"]
+    for path in inner:
+        LockFolder(str(path)).acquire(GPUS, 1, share=False, wait=LIMIT, test="inner")
+    holder.kill()
+    holder.communicate()
+    folder.holders(GPUS)
+    assert [path.exists() for path in inner] == [True, False]
+    mine.release()
+
+
 def test_a_test_gets_the_gpu_as_soon_as_it_is_given_back(tmp_path: Path) -> None:
     folder = LockFolder(str(tmp_path))
     first = folder.acquire(GPUS, 3, share=False, wait=1, test="first")
