@@ -12,12 +12,16 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pytest_cudafork.documents.writing import replace
 
 _AT_LINE = re.compile(r"at line (\d+)")
+_LOCK_SECONDS = 10.0
+"""How long other sessions may change a file, which takes them milliseconds."""
+_POLL_SECONDS = 0.005
 
 
 class BaselineError(ValueError):
@@ -168,18 +172,33 @@ def alone(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep the other sessions of this machine from changing the file meanwhile.
 
     The folder is locked, so no further file is needed; where that cannot be done (no such folder, a
-    file system without locks) nothing is.
+    file system without locks) nothing is. Others have it for moments: who keeps it for longer is no
+    such session, and may be what has started this one (``flock . pytest``).
     """
     fd = -1
     try:
         with contextlib.suppress(OSError):
             folder = os.path.dirname(os.path.realpath(path))
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            _lock(fd)
         yield
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+def _lock(fd: int) -> None:
+    """Lock a folder; an ``OSError`` if that cannot be done, or not in time."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL_SECONDS)
+        else:
+            return
 
 
 def _encodable(text: str) -> str:

@@ -6,7 +6,6 @@ the summary gathers. In the process of an isolated test torch's own count is add
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -157,9 +156,12 @@ class Costs(ChildCosts):
     def _conclude(self, last: pytest.TestReport) -> None:
         reports = self._reports.pop(last.nodeid)
         measured = vars(last).get(_COST)
-        if measured is None or not all(report.outcome == "passed" for report in reports):
+        # The time of a part of a test, a subtest, is in that of its call; it may have been skipped.
+        phases = [report for report in reports if type(report) is pytest.TestReport]
+        passed = all(report.outcome == "passed" for report in phases)
+        if measured is None or not passed or any(report.failed for report in reports):
             return  # what a failed test has used says little
-        seconds = round(sum(report.duration for report in reports), 3)
+        seconds = round(sum(report.duration for report in phases), 3)
         self._new[last.nodeid] = Cost(seconds, *measured)
 
     @pytest.hookimpl(trylast=True)
@@ -169,11 +171,11 @@ class Costs(ChildCosts):
             return
         models = models_of(self._lender.inventory().machine.gpus)
         try:
-            with alone(self._path):  # other sessions may have written it meanwhile
-                with contextlib.suppress(ProfileError):
+            with alone(self._path):
+                if os.path.exists(self._path):  # other sessions may have written it meanwhile
                     self._costs.update(read_profile(self._path, models))
                 write_profile(self._path, models, {**self._costs, **self._new})
-        except OSError as error:
+        except (OSError, ProfileError) as error:
             self._trouble = f"the profile could not be written: {error}"
             fail_session(session, [self._trouble])
 

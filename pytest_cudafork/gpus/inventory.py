@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pytest_cudafork.counted import count_of
 from pytest_cudafork.settings import AUTO, environment
-from pytest_cudafork.settings.gpu_requests import GpuChoice
+from pytest_cudafork.settings.gpu_requests import GpuChoice, number_in_mask
 from pytest_cudafork.settings.sizes import spell_size
 
 PCI_ORDER = "PCI_BUS_ID"
@@ -129,7 +129,7 @@ def visible_gpus(text: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     found: list[Gpu] = []
     for name in (part.strip() for part in text.split(",")):
         matching = [gpu for gpu in gpus if _is_named(gpu, name)]
-        if not matching or (not name.isdigit() and len(matching) > 1):
+        if not matching or (number_in_mask(name) is None and len(matching) > 1):
             break
         if any(gpu in found for gpu in matching):
             return ()
@@ -139,8 +139,9 @@ def visible_gpus(text: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 def _is_named(gpu: Gpu, name: str) -> bool:
     """Whether a number, a UUID, or the beginning of a UUID means this GPU."""
-    if name.isdigit():
-        return gpu.number == int(name)
+    number = number_in_mask(name)
+    if number is not None:
+        return gpu.number == number
     return name.startswith(("GPU-", "MIG-")) and gpu.uuid.lower().startswith(name.lower())
 
 

@@ -38,11 +38,11 @@ class Lease:
     that no other test has the GPUs meanwhile.
     """
 
-    def __init__(self, gpus: tuple[Gpu, ...], held: Held, folder: str, number: int) -> None:
+    def __init__(self, gpus: tuple[Gpu, ...], held: Held, folder: str) -> None:
         from pytest_cudafork.gpus.inventory import PCI_ORDER
 
         self.gpus = gpus
-        self.mark = f"cudafork-lease-{os.getpid()}-{number}-{os.urandom(4).hex()}"
+        self.mark = held.mark
         self._inner_locks = os.path.join(folder, self.mark)
         self.environment = {
             environment.VISIBLE_GPUS: names(gpus),
@@ -71,7 +71,6 @@ class Lender:
         self._folder: LockFolder | None = None
         self._inventory: Inventory | None = None
         self._seen: tuple[Gpu, ...] | None = None
-        self._leases = 0
         if self.phantom and not config.stash[SESSION].joined:
             import shutil
 
@@ -126,8 +125,7 @@ class Lender:
             used=lambda: self._in_use(candidates),
         )
         gpus = tuple(gpu for gpu in candidates if gpu.uuid in held.gpus)
-        self._leases += 1
-        lease = Lease(gpus, held, self._folder.path, self._leases)
+        lease = Lease(gpus, held, self._folder.path)
         lease.alone = not wish.share and wish.memory is None
         if self.measures:
             from pytest_cudafork.gpus.memory import measure

@@ -26,6 +26,9 @@ from pytest_cudafork.gpus.notes import Measured
 from pytest_cudafork.gpus.packing import Card, Request
 from pytest_cudafork.settings import environment
 
+_INNER = "cudafork-lease-"
+"""How the folder begins in which the sessions lock that a test with GPUs starts; the name of the
+entry follows, and who sweeps a dead one's entry sweeps that folder, too."""
 _SHORTEST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.25
 """After so long one looks again though no entry has come or gone: strangers may have."""
@@ -62,10 +65,11 @@ class Holder(NamedTuple):
 
 
 class Held:
-    """What somebody has of GPUs, until ``release``."""
+    """What somebody has of GPUs, until ``release``; ``mark`` is a name that no other has."""
 
     def __init__(self, gpus: tuple[str, ...], entry: _Entry) -> None:
         self.gpus = gpus
+        self.mark = f"{_INNER}{entry.name}"
         self._entry: _Entry | None = entry
         self._pid = os.getpid()
 
@@ -87,12 +91,17 @@ class _Entry:
         self._lock.acquire(timeout=0)  # nobody else knows of it
 
     def write(self) -> None:
-        """Write the note."""
+        """Write the note; an ``OSError`` if it cannot be: others would take it for a holder's."""
         notes.write(f"{self._path}.holder", self.note)
 
     def read(self) -> None:
         """Read what others have written into the note: that they have overtaken it."""
         self.note = notes.read(f"{self._path}.holder") or self.note
+
+    def leave(self) -> None:
+        """Take the entry away if it only waits."""
+        if not self.note.get("holds"):
+            self.remove()
 
     def remove(self) -> None:
         """Take the entry away."""
@@ -179,22 +188,24 @@ class LockFolder:
         except (OSError, NotImplementedError) as error:
             raise LocksUnusable(
                 f"no GPU can be locked in {self.path!r}: {error}; set TMPDIR to a folder of this "
-                "machine"
+                "machine that has room"
             ) from error
 
     @contextlib.contextmanager
     def _waiting(self, wish: Request, test: str, since: float) -> Iterator[_Entry]:
         """Stand in the queue; who leaves it with nothing in hand has no entry any more."""
         note = {"pid": os.getpid(), "test": test, "since": since, "wish": notes.packed(wish)}
-        with self._table():
-            entry = _Entry(self.path, note)
-            entry.note["seen"] = time.monotonic()
-            entry.write()
-        try:
-            yield entry
-        finally:
-            if not entry.note.get("holds"):
-                entry.remove()
+        with contextlib.ExitStack() as leaving:
+            with self._table():
+                entry = _Entry(self.path, note)
+                leaving.callback(entry.leave)
+                entry.note["seen"] = time.monotonic()
+                entry.write()
+            try:
+                yield entry
+            except BaseException:  # perhaps just as it took its cards
+                entry.note.pop("holds", None)
+                raise
 
     def _look(
         self,
@@ -269,6 +280,8 @@ class LockFolder:
     @contextlib.contextmanager
     def _table(self) -> Iterator[None]:
         """Read and change entries alone."""
+        # Not by the library, which makes one that has been swept as the umask says.
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
         try:
             with lock_files.kept(os.path.join(self.path, "table.lock"), _TABLE_SECONDS):
                 yield
@@ -284,6 +297,7 @@ class LockFolder:
                 continue
             path = os.path.join(self.path, name)
             if lock_files.is_void(f"{path}.entry"):
+                _remove_folder(os.path.join(self.path, f"{_INNER}{name}"))
                 for ending in (".holder", ".entry"):
                     with contextlib.suppress(OSError):
                         os.unlink(path + ending)
@@ -347,6 +361,13 @@ class _Look(NamedTuple):
 
 def _waits(note: dict[str, Any], now: float) -> bool:
     return bool(note) and not note.get("holds") and now - note["seen"] < _SILENT_SECONDS
+
+
+def _remove_folder(path: str) -> None:
+    if os.path.exists(path):
+        import shutil
+
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def user_folder() -> str:

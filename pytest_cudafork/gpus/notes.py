@@ -3,13 +3,13 @@
 A note is a dictionary that travels as JSON: "pid" and "test", "since" (when one came), "seen" (when
 one has looked last) and "wish"; from the moment that one has GPUs also "holds", the share of each
 and the capacity that it is a share of, and "others", what strangers had then. {} stands for a note
-that could not be written: its entry holds everything.
+that is lost: its entry holds everything.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,9 +41,19 @@ def unpacked(data: dict[str, Any]) -> Request:
 
 
 def write(path: str, note: dict[str, Any]) -> None:
-    """Write a note; a holder without one, for want of room, has all of every GPU."""
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-        json.dump(note, file)
+    """Write a note, over the one that is there: who has one needs no more room on the disk.
+
+    Raises:
+        OSError: there is no room for it.
+
+    """
+    with open(path, "wb", opener=_as_it_is) as file:
+        file.write(json.dumps(note).encode())
+        file.truncate()
+
+
+def _as_it_is(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_TRUNC, 0o600)
 
 
 def read(path: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """NVML, which tells of GPUs and their memory without initializing CUDA.
 
-Where ``nvidia-ml-py`` (the module ``pynvml``) is not installed, ``CtypesNvml`` stands in for the
-few functions that are used, by the same names.
+Where ``nvidia-ml-py`` (the module ``pynvml``) is not installed, or is one that knows less,
+``CtypesNvml`` stands in for the few functions that are used, by the same names.
 """
 
 from __future__ import annotations
@@ -58,11 +58,17 @@ def open_nvml(binding: Any = None) -> Iterator[Nvml]:
 
 
 def _binding() -> Any:
+    """Return ``pynvml``, or our own where it is not there, is broken, or lacks what is asked.
+
+    Several packages have a module of that name; old ones know neither MIG nor what is reserved.
+    """
+    own = CtypesNvml()
     try:
         import pynvml
-    except ImportError:
-        return CtypesNvml()
-    return pynvml
+    except Exception:
+        return own
+    needed = [name for name in dir(own) if name.lower().startswith("nvml")]
+    return pynvml if all(hasattr(pynvml, name) for name in needed) else own
 
 
 class Nvml:

@@ -35,12 +35,26 @@ class Cost(NamedTuple):
 
 
 Models = dict[str, int]
-"""The models of GPUs of a machine, with the bytes that each has."""
+"""The models of GPUs of a machine, with the most bytes that one of each has; 0: not known."""
+_PART = 16
+"""Sizes of one model differ by this part at most: another driver keeps more of it for itself, and
+an older one does not say how much."""
 
 
 def models_of(gpus: Iterable[Gpu]) -> Models:
     """Return the models of GPUs."""
-    return {gpu.name: gpu.memory for gpu in gpus}
+    found: Models = {}
+    for gpu in gpus:
+        found[gpu.name] = max(gpu.memory, found.get(gpu.name, 0))
+    return found
+
+
+def _are_among(models: Models, recorded: Models) -> bool:
+    """Whether a profile was recorded on GPUs of these models, of any number of them."""
+    if not models.keys() <= recorded.keys() or bool(models) != bool(recorded):
+        return False
+    pairs = [sorted((size, recorded[name])) for name, size in models.items()]
+    return all(less == 0 or (more - less) * _PART <= more for less, more in pairs)
 
 
 def read_profile(path: str, models: Models) -> dict[str, Cost]:
@@ -75,7 +89,7 @@ def read_profile(path: str, models: Models) -> dict[str, Cost]:
             f"{path} is no profile ({type(error).__name__}: {error}): record it with "
             "--cuda-fork-profile"
         ) from None
-    if not (models.items() <= recorded.items() and bool(models) == bool(recorded)):
+    if not _are_among(models, recorded):
         raise ProfileError(
             f"{path} was recorded on another machine: it had {_spell(recorded)}, this one has "
             f"{_spell(models)}; record it here, to another file"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pytest_cudafork.gpus.inventory import Gpu
 from pytest_cudafork.gpus.nvml import DeviceMemory
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.gpu_requests import number_in_mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,7 @@ SYS = "/sys"
 _KFD = "class/kfd/kfd"
 _PREFIX = "KFD-"
 """What the names of these GPUs begin with, followed by the kernel's number of each."""
+_UUID = "GPU-"
 
 
 class RocmError(RuntimeError):
@@ -33,14 +35,39 @@ def is_one(gpu: Gpu) -> bool:
 
 
 def visible_gpus(variables: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
-    """Return AMD's GPUs that this process may use, in their order; the masks hold numbers."""
+    """Return AMD's GPUs that this process may use, in their order."""
     found = _all_gpus()
     for name in (environment.ROCR_MASK, environment.HIP_MASK):
         text = environment.optional(name) if variables is None else variables.get(name)
         if text is not None:
-            numbers = [int(one) for one in text.split(",") if one.strip().isdigit()]
-            found = [found[number] for number in numbers if number < len(found)]
+            found = _masked(text, found)
     return tuple(found)
+
+
+def _masked(text: str, gpus: list[Gpu]) -> list[Gpu]:
+    """Return the GPUs that a mask names by numbers or UUIDs, up to the first name of none."""
+    uuids = [_uuid(gpu) for gpu in gpus]
+    found: list[Gpu] = []
+    for name in (part.strip() for part in text.split(",")):
+        number = number_in_mask(name)
+        if name.upper().startswith(_UUID):
+            if not all(uuids):  # it could be any: what is not its own is better waited for, too
+                return gpus
+            number = uuids.index(name.upper()) if name.upper() in uuids else None
+        if number is None or number >= len(gpus):
+            break
+        if gpus[number] not in found:
+            found.append(gpus[number])
+    return found
+
+
+def _uuid(gpu: Gpu) -> str:
+    """Return the UUID of a GPU as ROCm writes it; "" where the kernel does not tell."""
+    try:
+        number = int(_property(gpu.uuid.removeprefix(_PREFIX), "unique_id"))
+    except (RocmError, ValueError):
+        return ""
+    return f"{_UUID}{number:016X}" if number else ""
 
 
 def _all_gpus() -> list[Gpu]:
@@ -78,15 +105,20 @@ def memory(gpu: Gpu) -> DeviceMemory:
 
 def _drm_device(number: str) -> str:
     """Return the folder of a GPU, which the kernel's compute driver knows by another number."""
+    minor = _property(number, "drm_render_minor")
+    return os.path.join(SYS, "class/drm", f"renderD{minor}", "device")
+
+
+def _property(number: str, name: str) -> str:
+    """Return what the kernel's compute driver says of a GPU."""
     nodes = os.path.join(SYS, _KFD, "topology", "nodes")
     with contextlib.suppress(OSError):
         for node in os.listdir(nodes):
-            with contextlib.suppress(RocmError):
+            with contextlib.suppress(RocmError, ValueError, IndexError):
                 if str(_number(os.path.join(nodes, node, "gpu_id"))) == number:
                     properties = _text(os.path.join(nodes, node, "properties")).split()
-                    minor = properties[properties.index("drm_render_minor") + 1]
-                    return os.path.join(SYS, "class/drm", f"renderD{minor}", "device")
-    raise RocmError(f"the kernel shows no AMD GPU {number} in {nodes}")
+                    return properties[properties.index(name) + 1]
+    raise RocmError(f"the kernel shows no {name} of AMD GPU {number} in {nodes}")
 
 
 def _number(path: str) -> int:

@@ -70,7 +70,10 @@ class IntentHooks:
         self._sees_gpus = False
         self.slips: dict[tuple[str, str], Slip] = {}
         """What was found, by kind and test."""
-        self._ran: set[str] = set()
+        self._called: dict[str, bool] = {}
+        """Whether the body of a test has passed, of those that were not skipped before or in it."""
+        self._ran: dict[str, bool] = {}
+        """The same, of tests that have come to their end."""
         self.written = ""
         """What was written, in words."""
         self.failure = ""
@@ -113,8 +116,12 @@ class IntentHooks:
             for slip in found:
                 self._fail(report, slip)
         self._count(getattr(report, CARRIED))
+        whole = report.when == "call" and type(report) is pytest.TestReport
+        if whole and (report.outcome != "skipped" or hasattr(report, "wasxfail")):
+            self._called[report.nodeid] = report.outcome == "passed"
         if report.when == "teardown":
-            self._ran.add(report.nodeid)
+            if report.nodeid in self._called:
+                self._ran[report.nodeid] = self._called.pop(report.nodeid)
             self._words.pop(report.nodeid, None)
             self._told.discard(report.nodeid)
 
@@ -220,7 +227,7 @@ class IntentHooks:
         self.gone = tuple(
             (kind, test)
             for kind, test in self.known
-            if (kind, test) not in self.slips and kind in self.judged and self._is_past(test)
+            if (kind, test) not in self.slips and kind in self.judged and self._is_past(kind, test)
         )
         if self.expected and session.testscollected:
             self.shortage = promise.shortage(self._config, self.expected)
@@ -234,12 +241,28 @@ class IntentHooks:
         if self.failure or shortage:
             fail_session(session, [shortage, self.failure], without_tests=True)
 
-    def _is_past(self, test: str) -> bool:
-        """Whether a test or a file ran as it was meant to, or its file is not there any more."""
+    def _is_past(self, kind: str, test: str) -> bool:
+        """Whether a test or a file ran as it was meant to, or its file is not there any more.
+
+        One that was skipped or failed before its body did not run, whatever the reason; of one that
+        failed in it, it is not known whether it would have seen a GPU.
+        """
         path = os.path.join(str(self._config.rootpath), test.partition("::")[0])
+        if not os.path.exists(path):
+            return True
+        if kind == GPU_SEEN:
+            return self._ran.get(test, False)
+        if kind == SPAWNED and not self._isolates:
+            return False
         below = (f"{test}::", f"{test}/")  # of a file that was skipped as a whole
-        ran = test in self._ran or any(one.startswith(below) for one in self._ran)
-        return ran or not os.path.exists(path)
+        return test in self._ran or any(one.startswith(below) for one in self._ran)
+
+    @property
+    def _isolates(self) -> bool:
+        """Whether this session gives tests processes of their own at all."""
+        option = self._config.option
+        debugs = getattr(option, "usepdb", False) or getattr(option, "trace", False)
+        return self._settings.isolate != "none" and not debugs
 
     @property
     def judged(self) -> set[str]:

@@ -23,6 +23,18 @@ PHRASES = {
 _GPU = re.compile(
     r"\b(?:c?gpus?|cuda|cudnn|nvidia|rocm|hip|accelerators?|torch\.cuda\S*)\b|\bdevices\b", re.I
 )
+_NOT_A_GPU = re.compile(
+    r"\bnon[\s-]?(?:cuda|gpu|nvidia)\b|\bcuda[\s-]?graph\w*"
+    r"|\b(?:import|module named) (?P<q>['\"]).*?(?P=q)"
+    r"|\bcuda(?:\s+(?:toolkit|runtime|driver|version|is|lower|older|newer|higher|at least|than))*"
+    r"\W{0,4}v?(?:\d+(?:\.\d+)+|9|[1-9]\d)(?!\.?\w)(?!\+?\s*(?:\w+ )?(?:gpus?|devices?)\b)",
+    re.I,
+)
+"""What has the name of CUDA in it and is no GPU: graphs, versions, modules."""
+_OTHER_MAKER = re.compile(
+    r"\b(?:rocm|hip|amd|intel|xpus?|apple|mps|metal|tpus?|npus?|hpus?|ascend|gaudi|habana)\b", re.I
+)
+_NVIDIA = re.compile(r"\b(?:cuda|nvidia|cudnn)\b", re.I)
 _KIND = re.compile(
     r"\bcpu[- ]only\b|\bonly (?:\w+ ){0,3}cpu\b|\bcapabilit|\bsm_?\d|\barch|\bhopper|\bblackwell"
     r"|\bampere|\bfp8\b|\bmemory\b|\bvram\b|\d ?gi?b\b",
@@ -30,7 +42,8 @@ _KIND = re.compile(
 )
 _DOES_NOT_WORK = re.compile(
     r"\bunsupported\b|\b(?:not|doesn't|isn't|fails?|broken|flaky|slow)\b[^.]{0,40}"
-    r"\b(?:support|implement|work|run|on|with)\w*\b[^.]{0,30}\b(?:gpus?|cuda|rocm)\b",
+    r"\b(?:support|implement|work|run|on|with)\w*\b[^.]{0,30}\b(?:gpus?|cuda|rocm)\b"
+    r"|\bskip\w*\b[^.]{0,20}\bon (?:gpus?|cuda)\b(?!\s*-?less)",
     re.I,
 )
 _NOT_THERE = re.compile(
@@ -45,7 +58,7 @@ _WITHOUT = re.compile(
     re.I,
 )
 """Words for a GPU that is not there, in which "not" and "without" speak of nothing else."""
-_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "eight": 8}
+_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "six": 6, "eight": 8, "sixteen": 16}
 _NUMBER = re.compile(
     rf"\b(more than )?(\d{{1,3}}(?!\d)|{'|'.join(_NUMBERS)})\+?\s*(?:or more\s+|x\s*)?(?:\w+\s+)?"
     r"(?:gpus?|(?:cuda )?devices?)\b",
@@ -77,9 +90,10 @@ def gpus_wanted(reason: str) -> int:
     """Return how many GPUs a test wants by the reason of its skip; 0: it was skipped otherwise.
 
     A reason that speaks of a GPU, of CUDA or of several devices wants one, or as many as it says;
-    unless it speaks of a kind of GPU (its capability, its memory), or of something that does not
-    work on one.
+    unless it speaks of a kind of GPU (its capability, its memory, another maker's), or of something
+    that does not work on one.
     """
+    reason = _NOT_A_GPU.sub(" ", reason)
     if not _GPU.search(reason) or _is_otherwise(reason):
         return 0
     numbers = [
@@ -94,6 +108,8 @@ def gpus_wanted(reason: str) -> int:
 
 def _is_otherwise(reason: str) -> bool:
     """Whether a reason that names a GPU speaks of its kind, or of what does not work on it."""
+    if _OTHER_MAKER.search(reason) and not _NVIDIA.search(reason):
+        return True
     if _NOT_THERE.search(reason):
         return False
     if _KIND.search(reason):

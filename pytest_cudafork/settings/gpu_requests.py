@@ -19,6 +19,7 @@ SIGNATURE = f"gpus(n, share=False, memory=None, wait={WAIT_SECONDS:.0f})"
 _LEAST_MEMORY = 1 << 20
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]*")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
+_NUMBER_IN_MASK = re.compile(r"[0-9]{1,9}")
 
 
 class GpuChoice(NamedTuple):
@@ -78,6 +79,11 @@ def parse_gpus(text: str) -> GpuChoice:
 def is_gpu_name(name: str) -> bool:
     """Whether a text can be the name of a GPU: its number, or a UUID or the beginning of one."""
     return bool(_INDEX.fullmatch(name) or _UUID.fullmatch(name))
+
+
+def number_in_mask(name: str) -> int | None:
+    """Return the number that stands in CUDA_VISIBLE_DEVICES or one of its kind; None for none."""
+    return int(name) if _NUMBER_IN_MASK.fullmatch(name) else None
 
 
 def read_gpus_mark(mark: Mark) -> GpuWish:

@@ -103,6 +103,32 @@ def test_torch_counts_the_gpus_of_the_test(pytester: pytest.Pytester) -> None:
     run(pytester, face="phantom:sm_90x4").assert_outcomes(passed=1)
 
 
+def test_the_driver_and_what_a_test_starts_see_the_gpus_of_the_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile("""
+        import subprocess, sys
+        import pytest
+
+        COUNT = (
+            "import ctypes; n = ctypes.c_int(); cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0);"
+            "cuda.cuDeviceGetCount(ctypes.byref(n)); print(n.value)"
+        )
+
+        @pytest.mark.gpus(1)
+        def test_one(capfd):
+            exec(COUNT)
+            subprocess.run([sys.executable, "-c", COUNT], check=True)
+            assert capfd.readouterr().out.split() == ["1", "1"]
+
+        @pytest.mark.gpus(2)
+        def test_two(capfd):
+            exec(COUNT)
+            assert capfd.readouterr().out.split() == ["2"]
+    """)
+    run(pytester).assert_outcomes(passed=2)
+
+
 def test_too_few_gpus_are_a_skip_at_the_test_with_the_reason(pytester: pytest.Pytester) -> None:
     path = pytester.makepyfile("""
         import pytest

@@ -255,6 +255,34 @@ def test_a_file_that_is_skipped_no_more_is_gone_from_the_baseline(
     assert "baseline written: 0 tests now, 0 added, 1 removed" in shrunk.stdout.str()
 
 
+def test_a_test_that_did_not_run_stays_in_the_baseline(pytester: pytest.Pytester) -> None:
+    text = """
+        import pytest
+
+        @pytest.fixture
+        def resource():
+            {resource}
+
+        def test_a(resource): pass
+    """
+    options = ("--cuda-fork-expect-gpus=1", "--cuda-fork-intent=gpu-skipped")
+    known = "--cuda-fork-baseline=known.toml"
+    shrink = f"{known.partition('=')[0]}-update=shrink"
+    pytester.makepyfile(test_it=text.format(resource="pytest.skip('no GPU')"))
+    first = run_session(pytester, *options, known, "--cuda-fork-baseline-update")
+    assert "baseline written: 1 test now, 1 added, 0 removed" in first.stdout.str()
+    for resource in ("raise OSError('no network')", "pytest.skip('too slow today')"):
+        pytester.makepyfile(test_it=text.format(resource=resource))
+        other = run_session(pytester, *options, known, shrink)
+        assert "baseline written: 1 test now, 0 added, 0 removed" in other.stdout.str()
+    for not_run in ("--setup-only", "--collect-only"):
+        nothing = run_session(pytester, *options, known, not_run)
+        assert "gone from the baseline" not in nothing.stdout.str()
+    pytester.makepyfile(test_it=text.format(resource="pass"))
+    runs = run_session(pytester, *options, known, shrink)
+    assert "baseline written: 0 tests now, 0 added, 1 removed" in runs.stdout.str()
+
+
 def test_options_that_say_nothing_together_are_usage_errors(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(): pass")
     for args, words in (

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pytest_cudafork.gpus.inventory import phantom_machine, visible_gpus
 from pytest_cudafork.settings.devices import MOST_DEVICES, Face, parse_face
 from tests.support.native import ROOT, Scripts, compile_c, needs_libraries
 
@@ -65,6 +66,15 @@ def c_parser(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
             *devices = face.devices;
             return answer ? -1 : face.capability;
         }}
+        int show(const char *text, const char *visible, int *numbers)
+        {{
+            struct face face;
+            face_parse(text, &face);
+            face_show(&face, visible);
+            for (int device = 0; device < face.devices; device++)
+                numbers[device] = face.number[device];
+            return face.devices;
+        }}
         """,
         path,
         "-shared",
@@ -92,6 +102,57 @@ def test_c_and_python_agree(c_parser: ctypes.CDLL, text: str) -> None:
     else:
         major, minor = face.capability or (0, 0)
         assert (answer, devices.value) == (major * 10 + minor, face.devices)
+
+
+_UUIDS = [gpu.uuid for gpu in phantom_machine("sm_90x12").gpus]
+_NAMES = st.one_of(
+    st.integers(-2, 14).map(str),
+    st.sampled_from(["", "none", "00", "+1", "0x1", "1.", "GPU-", "MIG-1", "9" * 30, "\u00b2"]),
+    st.sampled_from(_UUIDS).flatmap(
+        lambda uuid: st.sampled_from([uuid, uuid.upper(), uuid.lower(), uuid[:20], f"{uuid}0"])
+    ),
+)
+_MASKS = st.lists(st.tuples(st.sampled_from(["", " ", "\t"]), _NAMES), max_size=18).map(
+    lambda names: ",".join(f"{space}{name}{space}" for space, name in names)
+)
+
+
+@given(visible=_MASKS)
+@example("0,1,10,11")
+@example("1,1")
+@example(" 3 ,GPU-63756461-666F-726B-0000-000000000000")
+def test_c_and_python_show_the_same_devices(c_parser: ctypes.CDLL, visible: str) -> None:
+    numbers = (ctypes.c_int * MOST_DEVICES)()
+    count = c_parser.show(b"sm_90x12", visible.encode(), numbers)
+    expected = visible_gpus(visible, phantom_machine("sm_90x12").gpus)
+    assert numbers[:count] == [gpu.number for gpu in expected]
+
+
+@needs_libraries
+def test_the_driver_shows_what_cuda_visible_devices_names_when_it_is_initialized(
+    tmp_path: Path,
+) -> None:
+    done = Scripts(tmp_path).run(
+        """
+        phantom.install("sm_90x4")
+        cuda, n, by = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.byref
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        assert cuda.cuInit(0) == 100, "no device, as the real driver says"
+        os.environ["CUDA_VISIBLE_DEVICES"] = "3,1,7"
+        assert cuda.cuInit(0) == 0
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        assert cuda.cuInit(0) == 0
+        assert cuda.cuDeviceGetCount(by(n)) == 0 and n.value == 2
+        assert cuda.cuDeviceGet(by(n), 1) == 0 and cuda.cuDeviceGet(by(n), 2) == 101
+        text, uuid = ctypes.create_string_buffer(64), (ctypes.c_ubyte * 16)()
+        assert cuda.cuDeviceGetUuid_v2(uuid, 0) == 0 and uuid[15] == 3
+        assert cuda.cuDeviceGetPCIBusId(text, 64, 1) == 0 and text.value == b"0000:02:00.0"
+        assert cuda.cuDeviceGetAttribute(by(n), 33, 0) == 0 and n.value == 4
+        assert cuda.cuDeviceGetByPCIBusId(by(n), b"0000:02:00.0") == 0 and n.value == 1
+        assert cuda.cuDeviceGetByPCIBusId(by(n), b"0000:01:00.0") == 101
+        """
+    )
+    assert done.status == 0, done.err
 
 
 @needs_libraries

@@ -131,6 +131,20 @@ def test_two_sessions_change_a_file_one_after_the_other(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_who_keeps_the_folder_for_long_is_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_cudafork.baseline.file._LOCK_SECONDS", 0.05)
+    fd = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)  # as ``flock . pytest`` does, whose own lock it would wait for
+    try:
+        with alone(tmp_path / "base.toml"):
+            write(tmp_path / "base.toml", "# new\n")
+    finally:
+        os.close(fd)
+    assert (tmp_path / "base.toml").read_text() == "# new\n"
+
+
 def test_whether_a_file_can_be_written_is_known_before(tmp_path: Path) -> None:
     path = tmp_path / "base.toml"
     check_writable(path)

@@ -85,6 +85,24 @@ def test_a_test_that_passes_after_its_process_has_died_is_written(
     assert read_profile(path, MODELS)["test_a.py::a"].seconds == 3.0
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "seconds"),
+    [(["passed", "passed"], {3.0}), (["passed", "skipped"], {3.0}), (["passed", "failed"], set())],
+)
+def test_the_time_of_a_subtest_is_not_counted_twice(
+    outcomes: list[str], seconds: set[float], pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    (item,) = pytester.getitems("def test_a(): pass")
+    path = str(tmp_path / "profile.json")
+    costs = Costs(item.config, path, LENDER, {})
+    parts = [report("call", outcome) for outcome in outcomes]
+    for part in parts:
+        part.__class__ = type("SubtestReport", (pytest.TestReport,), {})
+    run(costs, item, report("setup"), *parts, report("call"), report("teardown"))
+    costs.pytest_sessionfinish(_session())
+    assert {cost.seconds for cost in read_profile(path, MODELS).values()} == seconds
+
+
 def test_sessions_at_the_same_time_keep_what_each_other_has_written(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:
@@ -99,6 +117,30 @@ def test_sessions_at_the_same_time_keep_what_each_other_has_written(
     ours.pytest_sessionfinish(_session())
     assert set(read_profile(str(path), MODELS)) == {"test_a.py::a", "test_b.py::b"}
     assert path.is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            '{"pytest_cudafork_profile": 1, "gpus": {"NVIDIA L4": 9}, "tests": {}}',
+            "was recorded on another machine",
+        ),
+        ("torn {", "is no profile, or torn"),
+    ],
+)
+def test_a_file_that_became_another_meanwhile_is_left_alone(
+    text: str, words: str, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    (item,) = pytester.getitems("def test_a(): pass")
+    path = tmp_path / "profile.json"
+    costs = Costs(item.config, str(path), LENDER, {})
+    run(costs, item, report("setup"), report("call"), report("teardown"))
+    path.write_text(text)
+    costs.pytest_sessionfinish(session := _session())
+    assert path.read_text() == text
+    assert session.exitstatus == pytest.ExitCode.TESTS_FAILED
+    assert words in costs._trouble
 
 
 def test_the_controller_gathers_what_workers_have_measured(

@@ -50,6 +50,9 @@ def numbers(gpus: tuple[Gpu, ...]) -> list[int]:
         ("GPU-", []),
         ("GPU-9", []),
         ("GPU-1A1B", [1]),
+        ("\u00b2", []),
+        ("0,\u0661", [0]),
+        ("1" * 5000, []),
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(text: str, seen: list[int]) -> None:

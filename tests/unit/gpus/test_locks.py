@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,7 @@ from pytest_cudafork.gpus.locks import (
     WaitedTooLong,
     user_folder,
 )
+from pytest_cudafork.gpus.notes import write as really_write
 from pytest_cudafork.gpus.packing import MOST_OVERTAKEN, PARTS
 from pytest_cudafork.gpus.packing import Request as Wish
 
@@ -242,6 +245,22 @@ def test_the_locks_of_a_killed_process_are_free_and_its_name_is_forgotten(
     folder.acquire(["GPU-0", "GPU-1"], 2, share=False, wait=LIMIT, test="mine").release()
 
 
+def test_where_sessions_of_a_killed_test_locked_is_swept_with_its_entry(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    folder = LockFolder(str(tmp_path))
+    mine = folder.acquire(["GPU-9"], 1, share=False, wait=LIMIT, test="mine")
+    (note,) = [path for path in tmp_path.glob("*.holder") if path.name.startswith(f"{holder.pid}-")]
+    inner = [tmp_path / mine.mark, tmp_path / f"cudafork-lease-{note.stem}"]
+    for path in inner:
+        LockFolder(str(path)).acquire(GPUS, 1, share=False, wait=LIMIT, test="inner")
+    holder.kill()
+    holder.communicate()
+    folder.holders(GPUS)
+    assert [path.exists() for path in inner] == [True, False]
+    mine.release()
+
+
 def test_a_test_gets_the_gpu_as_soon_as_it_is_given_back(tmp_path: Path) -> None:
     folder = LockFolder(str(tmp_path))
     first = folder.acquire(GPUS, 3, share=False, wait=1, test="first")
@@ -374,6 +393,44 @@ def test_a_holder_whose_note_is_lost_has_everything(tmp_path: Path) -> None:
         take(folder, 1)
     held.release()
     take(folder, 80, n=2).release()
+
+
+@pytest.mark.parametrize("written", [0, 1], ids=["the first time", "as it takes its cards"])
+def test_who_cannot_write_its_note_is_told_so_and_keeps_nobody_waiting(
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = take(folder, 20)
+    left = [*range(written)]
+
+    def write(path: str, note: Any) -> None:
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left.pop()
+        really_write(path, note)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pytest_cudafork.gpus.notes.write", write)
+        with pytest.raises(LocksUnusable, match="No space left on device; set TMPDIR to a folder"):
+            take(folder, 20, wait=LIMIT)
+    assert len(list(tmp_path.glob("*.entry"))) == 1
+    take(folder, 60).release()
+    held.release()
+    assert [path.name for path in tmp_path.iterdir()] == ["table.lock"]
+
+
+def test_a_folder_that_was_swept_is_made_for_the_user_alone_again(tmp_path: Path) -> None:
+    path = tmp_path / "locks"
+    folder = LockFolder(str(path))
+    take(folder, 20).release()
+    shutil.rmtree(path)
+    before = os.umask(0o002)
+    try:
+        take(folder, 20).release()
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o700
+    take(LockFolder(str(path)), 20).release()
 
 
 def test_one_who_waits_for_much_is_not_passed_for_ever(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +50,29 @@ def test_a_note_is_written_and_read(tmp_path: Path) -> None:
     for torn in ("torn {", "[]", '{"wish": 1}', '{"pid": 1}', "[" * 9000, far):
         Path(path).write_text(torn)
         assert notes.read(path) == {}
-    notes.write(str(tmp_path / "none" / "a.holder"), written)  # no room for it: a lost note
+    notes.write(path, written)
+    assert notes.read(path) == written, "nothing is left of a longer one"
+    with pytest.raises(OSError, match="No such file"):
+        notes.write(str(tmp_path / "none" / "a.holder"), written)
+
+
+def test_a_note_is_changed_in_the_room_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "a.holder")
+    notes.write(path, note(30))
+    inode = os.stat(path).st_ino
+    opened: list[int] = []
+    really_open = os.open
+
+    def see(path: str, flags: int, mode: int) -> int:
+        opened.append(flags)
+        return really_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", see)
+    notes.write(path, note(20))
+    assert os.stat(path).st_ino == inode
+    assert not opened[0] & os.O_TRUNC, "what a full disk gives away it does not give back"
 
 
 def test_who_holds_what() -> None:

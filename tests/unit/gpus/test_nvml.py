@@ -267,3 +267,29 @@ def test_without_the_binding_the_library_is_asked(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("pytest_cudafork.gpus.nvml.LIBRARY", "libcudafork-no-such.so")
     with pytest.raises(NvmlError, match="is not to be had"), open_nvml():
         pass
+
+
+@pytest.mark.parametrize(
+    "without",
+    ["nvmlDeviceGetMigMode", "nvmlMemory_v2", "nvmlSystemGetCudaDriverVersion_v2", "NVMLError"],
+)
+def test_a_binding_that_knows_less_is_not_used(
+    without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name for name in dir(CtypesNvml) if name.startswith(("nvml", "NVML"))]
+    older = SimpleNamespace(**{name: NvmlError for name in names if name != without})
+    monkeypatch.setitem(sys.modules, "pynvml", older)
+    monkeypatch.setattr("pytest_cudafork.gpus.nvml.LIBRARY", "libcudafork-no-such.so")
+    with pytest.raises(NvmlError, match="is not to be had"), open_nvml():
+        pass
+
+
+def test_a_binding_that_cannot_be_imported_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pynvml.py").write_text("print 'Python 2'\n")
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("pytest_cudafork.gpus.nvml.LIBRARY", "libcudafork-no-such.so")
+    with pytest.raises(NvmlError, match="is not to be had"), open_nvml():
+        pass

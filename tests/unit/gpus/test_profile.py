@@ -56,6 +56,30 @@ def test_a_profile_of_another_machine_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("recorded", "now"),
+    [
+        (140 << 30, (140 << 30) - (512 << 20)),
+        (139 << 30, 140 << 30),
+        (0, 140 << 30),
+        (140 << 30, 0),
+    ],
+    ids=["another driver", "an older one", "not known then", "not known now"],
+)
+def test_how_much_the_driver_keeps_for_itself_makes_no_other_machine(
+    recorded: int, now: int, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "profile.json")
+    write_profile(path, {"NVIDIA H200": recorded}, COSTS)
+    assert read_profile(path, {"NVIDIA H200": now}) == COSTS
+
+
+def test_instances_of_one_gpu_are_known_by_the_largest() -> None:
+    sizes = (18 << 30, 70 << 30, 35 << 30)
+    instances = [Gpu(0, f"MIG-{size}", "NVIDIA H200", mig=True, memory=size) for size in sizes]
+    assert models_of(instances) == {"NVIDIA H200": 70 << 30}
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda data: data.pop("tests"), "is no profile"),

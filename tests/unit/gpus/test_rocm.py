@@ -44,6 +44,40 @@ def test_gpus_are_counted_as_the_kernel_does(kernel: Path) -> None:
     assert rocm.visible_gpus({"HIP_VISIBLE_DEVICES": ""}) == ()
 
 
+@pytest.mark.parametrize(
+    ("mask", "seen"),
+    [
+        ("GPU-00000000DEADBEEF", [1]),
+        ("GPU-00000000deadbeef,0", [1, 0]),
+        ("GPU-000000000000AFFE,GPU-00000000DEADBEEF", [0, 1]),
+        ("GPU-0000000000000001,1", []),
+        ("-1", []),
+        ("0,-1,1", [0]),
+        ("1,7,0", [1]),
+        ("1,1", [1]),
+        (" 1 , 0", [1, 0]),
+        ("\u00b2", []),
+        ("1" * 5000, []),
+        ("none", []),
+    ],
+)
+def test_a_mask_is_read_as_rocm_reads_it(mask: str, seen: list[int], kernel: Path) -> None:
+    for node, unique in ((1, 0xAFFE), (2, 0xDEADBEEF)):
+        path = kernel / f"class/kfd/kfd/topology/nodes/{node}/properties"
+        path.write_text(f"{path.read_text()}unique_id {unique}\n")
+    every = rocm.visible_gpus({})
+    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        assert rocm.visible_gpus({name: mask}) == tuple(every[number] for number in seen)
+
+
+@pytest.mark.parametrize("unique", ["", "unique_id 0\n", "unique_id ?\n"])
+def test_a_uuid_that_the_kernel_does_not_tell_could_be_any(unique: str, kernel: Path) -> None:
+    for node in (1, 2):
+        path = kernel / f"class/kfd/kfd/topology/nodes/{node}/properties"
+        path.write_text(path.read_text() + unique)
+    assert len(rocm.visible_gpus({"ROCR_VISIBLE_DEVICES": "GPU-00000000DEADBEEF"})) == 2
+
+
 def test_memory_is_told_by_process(kernel: Path) -> None:
     first, second = rocm.visible_gpus({})
     assert rocm.memory(first) == DeviceMemory(10, {})
@@ -58,7 +92,7 @@ def test_what_the_kernel_does_not_tell_is_not_known(kernel: Path) -> None:
         rocm.memory(first)
     with pytest.raises(rocm.RocmError, match="does not say how much memory is in use"):
         rocm.memory(second)
-    with pytest.raises(rocm.RocmError, match="shows no AMD GPU 7"):
+    with pytest.raises(rocm.RocmError, match="shows no drm_render_minor of AMD GPU 7"):
         rocm.memory(Gpu(0, "KFD-7"))
 
 

@@ -21,7 +21,9 @@ from tests.unit.check.test_hooks import through
 TEST = "test_it.py::test_a"
 
 
-def hooks_of(folder: Path, known: str = "", watch: Any = None, **settings: Any) -> IntentHooks:
+def hooks_of(
+    folder: Path, known: str = "", watch: Any = None, *, debugs: bool = False, **settings: Any
+) -> IntentHooks:
     """Return the hooks of a session in a folder; ``known`` is the text of its baseline."""
     if known:
         (folder / "known.toml").write_text(known)
@@ -29,7 +31,8 @@ def hooks_of(folder: Path, known: str = "", watch: Any = None, **settings: Any) 
     session = SimpleNamespace(
         settings=Settings(level=Level.FORK, **settings), watch=watch, isolated=False
     )
-    config: Any = SimpleNamespace(stash={SESSION: session}, rootpath=folder)
+    option = SimpleNamespace(usepdb=debugs)
+    config: Any = SimpleNamespace(stash={SESSION: session}, rootpath=folder, option=option)
     return IntentHooks(config)
 
 
@@ -178,6 +181,44 @@ def test_the_baseline_accepts_tests_and_those_that_run_as_meant_are_gone(
     seen(again, report(), report(when="teardown"))
     assert finish(again).exitstatus == 0
     assert again.written == "0 tests now, 0 added, 2 removed"
+
+
+XFAIL = {"wasxfail": "reason: broken"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reports", "gone"),
+    [
+        ("gpu-skipped", [report(when="setup"), report()], True),
+        ("gpu-skipped", [report(when="setup"), report("failed")], True),
+        ("gpu-skipped", [report(when="setup"), report("skipped", **XFAIL)], True),
+        ("gpu-skipped", [report("failed", "setup")], False),
+        ("gpu-skipped", [report("skipped", "setup", "too slow")], False),
+        ("gpu-skipped", [report(when="setup"), report("skipped", "call", "too slow")], False),
+        ("gpu-skipped", [report(when="setup")], False),
+        ("gpu-seen", [report(when="setup"), report()], True),
+        ("gpu-seen", [report(when="setup"), report("failed")], False),
+        ("gpu-seen", [report("skipped", "setup", "too slow")], False),
+        ("spawned", [report(when="setup"), report("failed")], True),
+        ("spawned", [report("failed", "setup")], False),
+    ],
+)
+def test_only_a_test_that_ran_can_be_gone_from_the_baseline(
+    kind: str, reports: list[pytest.TestReport], gone: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "test_it.py").touch()
+    known = f'["tests: {kind}"]\n"{TEST}" = "it was so"\n'
+    hooks = hooks_of(tmp_path, known, expect_gpus=1)
+    seen(hooks, *reports, report(when="teardown"))
+    assert hooks._is_past(kind, TEST) is gone
+
+
+def test_where_no_test_is_isolated_none_runs_by_fork_again(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").touch()
+    for settings, gone in (({}, True), ({"isolate": "none"}, False), ({"debugs": True}, False)):
+        hooks = hooks_of(tmp_path, KNOWN, intent=("spawned",), **settings)
+        seen(hooks, report(when="setup"), report(), report(when="teardown"))
+        assert hooks._is_past("spawned", TEST) is gone
 
 
 def test_a_promise_that_is_not_kept_fails_the_session_if_skips_are_errors(

@@ -102,7 +102,7 @@ EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
     if (!answer && !uuid)
         return INVALID_VALUE;
     if (!answer)
-        face_uuid(device, uuid);
+        face_uuid(face.number[device], uuid);
     return answer;
 }
 
@@ -120,7 +120,7 @@ EXPORT int cuDeviceGetPCIBusId(char *text, int size, int device)
     if (!answer && !text)
         return INVALID_VALUE;
     if (!answer) {
-        face_pci_id(device, id, sizeof id);
+        face_pci_id(face.number[device], id, sizeof id);
         snprintf(text, size > 0 ? (size_t)size : 0, "%s", id + 4); /* the driver's domain is short */
     }
     return answer;
@@ -136,7 +136,10 @@ EXPORT int cuDeviceGetByPCIBusId(int *device, const char *text)
         return answer;
     if (!text || sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 || bus < 1)
         return INVALID_VALUE;
-    return cuDeviceGet(device, (int)bus - 1);
+    for (int ordinal = 0; ordinal < face.devices; ordinal++)
+        if (face.number[ordinal] == (int)bus - 1)
+            return cuDeviceGet(device, ordinal);
+    return INVALID_DEVICE;
 }
 
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
@@ -149,7 +152,7 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
     if (!answer && attribute < 1)
         return INVALID_VALUE;
     if (!answer)
-        *value = face_attribute(&face, attribute, device);
+        *value = face_attribute(&face, attribute, face.number[device]);
     return answer;
 }
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 static _Atomic(char *) chosen_face; /* overrides the environment; old ones are never freed */
+static _Atomic(char *) visible;     /* CUDA_VISIBLE_DEVICES at the first cuInit; old ones likewise */
 static atomic_int initialized;      /* cuInit answered 0 in this process */
 static atomic_int refused_once;
 
@@ -31,8 +32,22 @@ static struct face current_face(void)
 {
     struct face face;
 
+    const char *mask = atomic_load(&visible);
+
     face_parse(face_text(), &face); /* a spelling that is no face reads as absent */
+    if (mask)
+        face_show(&face, mask);
     return face;
+}
+
+/* As the real driver, which reads the variable once. */
+static void read_visible(void)
+{
+    const char *text = secure_getenv("CUDA_VISIBLE_DEVICES"), *old = atomic_load(&visible);
+
+    if (atomic_load(&initialized) || (text && old && strcmp(text, old) == 0))
+        return;
+    atomic_store(&visible, text ? strdup(text) : NULL);
 }
 
 static void forked(void)
@@ -64,15 +79,18 @@ EXPORT void cudafork_reset(int state)
 {
     witness_reset(state);
     forked();
+    read_visible();
     atomic_store(&initialized, state == INITIALIZED);
 }
 
 EXPORT int cuInit(unsigned flags)
 {
     struct touch touch = {"phantom", "cuInit", __builtin_return_address(0), 0, 0, NO_RESULT};
-    struct face face = current_face();
+    struct face face;
 
     (void)flags;
+    read_visible();
+    face = current_face();
     witness_count(&touch);
     touch.result = !face.devices ? NO_DEVICE : touch.poisoned ? NOT_INITIALIZED : SUCCESS;
     if (touch.result == SUCCESS)

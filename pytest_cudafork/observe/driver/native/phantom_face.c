@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define KIB(n) ((n) * 1024)
 #define MIB(n) ((n) * 1024 * 1024)
@@ -59,8 +60,60 @@ int face_parse(const char *text, struct face *face)
         return -1;
     face->capability = (int)capability;
     face->devices = (int)devices;
+    for (int device = 0; device < face->devices; device++)
+        face->number[device] = device;
     choose_model(face);
     return 0;
+}
+
+/* The device of a name in CUDA_VISIBLE_DEVICES: a number, or a UUID or the beginning of one. -1 for
+ * the name of none, or of several.
+ */
+static int named(const struct face *face, const char *name, size_t length)
+{
+    char uuid[48];
+    int found = -1;
+
+    if (length && length < 10 && strspn(name, "0123456789") >= length)
+        return strtol(name, NULL, 10) < face->devices ? (int)strtol(name, NULL, 10) : -1;
+    if (length < 5 || strncmp(name, "GPU-", 4) != 0)
+        return -1;
+    for (int device = 0; device < face->devices; device++) {
+        face_uuid_text(device, uuid, sizeof uuid);
+        if (strncasecmp(name, uuid, length) == 0) {
+            if (found >= 0)
+                return -1;
+            found = device;
+        }
+    }
+    return found;
+}
+
+void face_show(struct face *face, const char *visible)
+{
+    static const char spaces[] = " \t\n\v\f\r";
+    int number[DEVICES_MOST], count = 0;
+
+    for (;; visible++) {
+        visible += strspn(visible, spaces);
+        size_t length = strcspn(visible, ","), name = length;
+        while (name && strchr(spaces, visible[name - 1]))
+            name--;
+        int device = named(face, visible, name);
+        if (device < 0)
+            break;
+        for (int other = 0; other < count; other++)
+            if (number[other] == device) {
+                face->devices = 0;
+                return;
+            }
+        number[count++] = device;
+        visible += length;
+        if (!*visible)
+            break;
+    }
+    face->devices = count;
+    memcpy(face->number, number, (size_t)count * sizeof *number);
 }
 
 static int limit(int attribute)
@@ -145,6 +198,16 @@ void face_uuid(int device, unsigned char uuid[16])
     memset(uuid, 0, 16);
     memcpy(uuid, "cudafork", 8);
     uuid[15] = (unsigned char)device;
+}
+
+void face_uuid_text(int device, char *text, size_t size)
+{
+    unsigned char id[16];
+
+    face_uuid(device, id);
+    snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7], id[8], id[9], id[10], id[11],
+             id[12], id[13], id[14], id[15]);
 }
 
 void face_pci_id(int device, char *text, size_t size)

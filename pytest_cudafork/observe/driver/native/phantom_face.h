@@ -24,16 +24,24 @@ struct model {
 struct face {
     int capability; /* 0: no device */
     int devices;
+    int number[DEVICES_MOST]; /* of each device, the one that NVML and CUDA_VISIBLE_DEVICES know */
     struct model model;
 };
 
 /* Reads "absent", "sm_90", "sm_90x2"; anything else is -1 and leaves an absent face. */
 int face_parse(const char *text, struct face *face);
 
+/* Leaves the devices that a value of CUDA_VISIBLE_DEVICES names, in its order, up to the first name
+ * of none; none at all if one is named twice.
+ */
+void face_show(struct face *face, const char *visible);
+
 /* CU_DEVICE_ATTRIBUTE_*; 0 for those that are not known or not there. */
 int face_attribute(const struct face *face, int attribute, int device);
 
+/* What follows is about a device by its number. */
 void face_uuid(int device, unsigned char uuid[16]);
+void face_uuid_text(int device, char *text, size_t size);
 void face_pci_id(int device, char *text, size_t size);
 
 #endif

@@ -204,16 +204,6 @@ EXPORT int nvmlDeviceGetName(void *handle, char *out, unsigned size)
     return answer ? answer : give(out, size, name);
 }
 
-static void spell_uuid(int device, char *out, size_t size)
-{
-    unsigned char id[16];
-
-    face_uuid(device, id);
-    snprintf(out, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-             id[0], id[1], id[2], id[3], id[4], id[5], id[6], id[7], id[8], id[9], id[10], id[11],
-             id[12], id[13], id[14], id[15]);
-}
-
 EXPORT int nvmlDeviceGetUUID(void *handle, char *out, unsigned size)
 {
     struct face face;
@@ -222,7 +212,7 @@ EXPORT int nvmlDeviceGetUUID(void *handle, char *out, unsigned size)
 
     if (answer)
         return answer;
-    spell_uuid((int)index_of(handle), text, sizeof text);
+    face_uuid_text((int)index_of(handle), text, sizeof text);
     return give(out, size, text);
 }
 
@@ -235,7 +225,7 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
     if (!answer && (!uuid || !handle))
         return INVALID_ARGUMENT;
     for (int device = 0; !answer && device < face.devices; device++) {
-        spell_uuid(device, text, sizeof text);
+        face_uuid_text(device, text, sizeof text);
         if (strcmp(text, uuid) == 0) {
             *handle = &handles[device];
             return SUCCESS;
