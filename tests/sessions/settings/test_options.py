@@ -306,6 +306,24 @@ def test_the_native_table_of_pytest_9_is_read_and_a_wrong_type_is_one_clear_line
     assert "'cuda_fork_check' expects a string, got bool: True" in result.stderr.str()
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("cuda_fork_gpus = [0]", "cuda_fork_gpus: [0] is a list, and this option takes one text"),
+        ("cuda_fork_allow = [1]", "cuda_fork_allow: '1' is not a module name"),
+    ],
+)
+def test_a_list_in_pyproject_that_is_none_of_texts_is_one_clear_line(
+    line: str, message: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_a(): pass")
+    pytester.makepyprojecttoml(f"[tool.pytest.ini_options]\n{line}\n")
+    result = run_session(pytester)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_no_crash(result)
+    assert f"ini option {message}" in result.stderr.str()
+
+
 def test_in_a_container_without_gpus_on_a_machine_with_some_the_phantom_stands_in(
     pytester: pytest.Pytester,
 ) -> None:
