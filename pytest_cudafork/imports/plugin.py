@@ -56,6 +56,8 @@ class ImportAudit:
         self.settings = config.stash[SESSION].settings.imports
         self._names = items.take_names(config, self.settings.packages)
         paths_given = config.args_source is config.ArgsSource.ARGS and bool(config.args)
+        selection = ("keyword", "markexpr", "deselect")
+        self._others_asked_for = paths_given or any(config.getoption(n, None) for n in selection)
         on_command_line = getattr(config.option, PACKAGES.name, None) is not None
         self.alone = not paths_given and (on_command_line or bool(self._names))
         """Whether nothing else is to run."""
@@ -170,6 +172,10 @@ class ImportAudit:
         if isinstance(item, ImportItem):
             put_marks(item, Marks(left_alone=True))
 
+    def pytest_deselected(self) -> None:
+        """Note that there were tests; workers of pytest-xdist do not tell the controller."""
+        self._others_asked_for = True
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Say what will be asked for; a worker of pytest-xdist gets its tests one by one."""
@@ -250,7 +256,12 @@ class ImportAudit:
         self._summary = [*summary_lines(findings, full=full), *written]
 
     def _reaches_nothing(self, exitstatus: int) -> bool:
-        """Whether there was nothing to import because the change reaches nothing."""
+        """Whether there was nothing to do because the change reaches nothing.
+
+        Where other tests were asked for and none ran, pytest says so as ever.
+        """
+        if self._others_asked_for and not self.alone:
+            return False
         nothing = self.change is not None and not any(each.wanted for each in self.change.chosen)
         is_dry = self._config.getoption("collectonly", False)
         return nothing and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not is_dry

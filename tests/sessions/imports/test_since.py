@@ -85,6 +85,22 @@ def test_sessions_import_what_a_change_reaches(
     assert "not known yet, and others may find it by its name: proj::proj.new" in session.out
 
 
+def test_where_nothing_is_reached_lost_tests_are_still_a_mistake(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    pytester.makepyfile(test_other="def test_other(): pass")
+    assert run_audit(pytester, *AUDIT).result.ret == 0
+    none = pytest.ExitCode.NO_TESTS_COLLECTED
+    assert run_audit(pytester, *AUDIT, "-k", "one").result.ret == 0, "the audit is all that runs"
+    assert run_audit(pytester, *AUDIT, "test_other.py", "-k", "slip").result.ret == none
+    assert run_audit(pytester, *AUDIT, "proj", "-p", "no:cacheprovider").result.ret == none
+    ini = "[pytest]\ncuda_fork_imports = proj\ncuda_fork_imports_since = HEAD\n"
+    (pytester.path / "pytest.ini").write_text(ini)
+    assert run_audit(pytester, "-k", "slip").result.ret == none
+    (pytester.path / "test_other.py").unlink()
+    assert run_audit(pytester).result.ret == 0, "there are no tests, and that is no mistake"
+
+
 def test_what_was_not_found_and_is_there_now_is_a_change(
     pytester: pytest.Pytester, proj: GitRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
