@@ -149,6 +149,18 @@ def test_what_a_file_breaks_that_git_ignores_is_imported_until_it_is_clean(
     assert run_audit(pytester, *AUDIT).outcomes == {}
 
 
+def test_a_file_that_git_is_told_not_to_look_at_counts_as_changed(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    assert command_line(pytester, "proj", "--since=HEAD").ret == 0
+    proj.git("update-index", "--assume-unchanged", "proj/leaf.py")
+    proj.write({"proj/leaf.py": TOUCH})
+    for _ in range(2):
+        again = command_line(pytester, "proj", "--since=HEAD", "-v")
+        assert again.ret == 1, "the record knows the file by the second time"
+        again.stdout.fnmatch_lines(["since * 1 changed file, *", "  proj::proj.leaf: proj/leaf.py"])
+
+
 def test_what_lacks_a_module_that_is_gone_is_imported_until_it_is_clean(
     pytester: pytest.Pytester, proj: GitRepository
 ) -> None:
