@@ -6,6 +6,7 @@ which travel with the reports, and writes what is written once.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Generator
 from typing import Any
@@ -37,6 +38,8 @@ from pytest_cudafork.settings.markers import Marks, put_marks
 
 _CARRIED = "_cudafork_import"
 """The attribute of a report under which its record travels."""
+_ACCEPTED = "_cudafork_imports_baseline"
+"""The key in the input of a worker under which it is told what the baseline accepts."""
 
 
 class ImportAudit:
@@ -87,6 +90,9 @@ class ImportAudit:
         return record.verdict.touched and (self.settings.update or self.baseline.accepts(record))
 
     def _read_baseline(self) -> Baseline:
+        told = getattr(self._config, "workerinput", {}).get(_ACCEPTED)
+        if told is not None:  # a worker on another host does not have the file
+            return Baseline.from_plain(json.loads(told))
         path = self.settings.baseline
         if not path or (self.settings.update and not os.path.exists(path)):
             return Baseline()
@@ -94,6 +100,11 @@ class ImportAudit:
             return Baseline.read(path)
         except BaselineError as error:
             raise pytest.UsageError(f"{BASELINE.flag}: {error}") from None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker of pytest-xdist what the baseline accepts; execnet takes not every text."""
+        node.workerinput[_ACCEPTED] = json.dumps(self.baseline.to_plain())
 
     # -- collection ------------------------------------------------------------------------------
 
@@ -216,14 +227,17 @@ class ImportAudit:
         if checked is not None and is_main:
             report.duration = checked.record.seconds
             plain = records.to_plain(checked.record)
-            setattr(report, _CARRIED, {"record": plain, "artifact": checked.artifact})
+            root = str(self._config.rootpath)
+            carried = {"record": plain, "artifact": checked.artifact, "root": root}
+            setattr(report, _CARRIED, carried)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather the records, those of workers too."""
         data: dict[str, Any] | None = getattr(report, _CARRIED, None)
         if data is not None and not self._is_worker:
-            record = records.from_plain(data["record"])
+            plain = records.at_home(data["record"], data["root"], str(self._config.rootpath))
+            record = records.from_plain(plain)
             self._gathered.append(CheckedRecord(record, data["artifact"]))
 
     # -- the end ---------------------------------------------------------------------------------

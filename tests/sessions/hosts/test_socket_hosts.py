@@ -182,3 +182,27 @@ def test_a_host_that_is_lost_is_an_error(pytester: pytest.Pytester) -> None:
         result = run_there(pytester, hosts, "--cuda-fork-check")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["ERROR: host 2 (gw1): what it saw last did not come home: *"])
+
+
+@pytest.mark.parametrize("named_in", ["command line", "ini file"])
+def test_an_audit_on_hosts_accepts_what_the_baseline_at_home_does(
+    pytester: pytest.Pytester, named_in: str
+) -> None:
+    touch = 'import ctypes\nctypes.CDLL("libcuda.so.1").cuInit(0)\n'
+    ini = "[pytest]\ntestpaths = suite\npythonpath = .\n"
+    modules = {"pk/__init__.py": "", "pk/known.py": touch, "pk/new.py": touch}
+    where = "cuda_fork_imports_baseline = known.toml\n"
+    with two_hosts(pytester, **modules, **{"pytest.ini": ini}) as hosts:
+        (pytester.path / "known.toml").write_text('[pk]\n"pk.known" = "pk/known.py:2"\n')
+        args = ["--cuda-fork-imports-baseline=known.toml"]
+        if named_in == "ini file":
+            (pytester.path / "pytest.ini").write_text(ini + where)
+            args = []
+        result = run_there(
+            pytester, hosts, "--cuda-fork-imports=pk", "--cuda-fork-device=phantom:sm_90", *args
+        )
+    result.assert_outcomes(passed=2, xfailed=2, failed=2)
+    result.stdout.fnmatch_lines([
+        "pk/known.py:2 (module body): *, all in the baseline",
+        "pk/new.py:2 (module body): *",
+    ])  # fmt: skip
