@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -38,8 +38,8 @@ from pytest_cudafork.settings.markers import Marks, put_marks
 
 _CARRIED = "_cudafork_import"
 """The attribute of a report under which its record travels."""
-_ACCEPTED = "_cudafork_imports_baseline"
-"""The key in the input of a worker under which it is told what the baseline accepts."""
+_TOLD = "_cudafork_imports"
+"""The key in the input of a worker under which it is told what only the controller can know."""
 
 
 class ImportAudit:
@@ -68,6 +68,7 @@ class ImportAudit:
         self.is_wanted = on_command_line or bool(self._names) or not paths_given
         if self.alone:
             config.args[:] = []
+        self._told = _told(config)
         self.baseline = self._read_baseline()
         self._is_worker = hasattr(config, "workerinput")
         self._found: dict[str, list[FoundModule]] = {}
@@ -76,6 +77,8 @@ class ImportAudit:
         self._summary: list[Line] = []
         self.change: ChangeAudit | None = None
         """The change that is audited, and nothing else; None: all modules are."""
+        self._reached: frozenset[str] = frozenset()
+        """The imports that the change reaches, by the names of their tests."""
         self.findings: Findings | None = None
         """What was found, when the session has finished."""
         config.stash[AUDIT] = self
@@ -90,9 +93,8 @@ class ImportAudit:
         return record.verdict.touched and (self.settings.update or self.baseline.accepts(record))
 
     def _read_baseline(self) -> Baseline:
-        told = getattr(self._config, "workerinput", {}).get(_ACCEPTED)
-        if told is not None:  # a worker on another host does not have the file
-            return Baseline.from_plain(json.loads(told))
+        if self._told is not None:
+            return Baseline.from_plain(self._told["accepted"])
         path = self.settings.baseline
         if not path or (self.settings.update and not os.path.exists(path)):
             return Baseline()
@@ -103,8 +105,16 @@ class ImportAudit:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker of pytest-xdist what the baseline accepts; execnet takes not every text."""
-        node.workerinput[_ACCEPTED] = json.dumps(self.baseline.to_plain())
+        """Tell a worker of pytest-xdist what the baseline accepts, and what a change reaches.
+
+        One on another host has neither the file nor git's folder with the record.
+        """
+        told = {
+            "accepted": self.baseline.to_plain(),
+            "reached": sorted(self._reached),
+            "few": self.change is not None and self.change.few,
+        }
+        node.workerinput[_TOLD] = json.dumps(told)  # execnet takes not every text
 
     # -- collection ------------------------------------------------------------------------------
 
@@ -124,23 +134,28 @@ class ImportAudit:
         targets = targets_of(self._found, self.settings.without)
         audit_settings = plan.settings_of(self.settings, settings.device)
         self._targets = items.select(targets, self._names)
+        few = False
         if self.settings.since:
             audit_settings = audit_settings._replace(files=True)
-            self.change = self._look_at_change(audit_settings)
-            reached = set(self.change.choose(targets))
-            self._targets = [target for target in self._targets if target in reached]
-        few = self.change is not None and self.change.few and not audit_settings.memory
+            few = self._look_at_change(audit_settings, targets) and not audit_settings.memory
+            self._targets = [each for each in self._targets if each.nodeid in self._reached]
         self.coordinator = AuditCoordinator(audit_settings, self._found, afresh=few)
         self._config.add_cleanup(self._close)
         if not self._is_worker:
             self._check_hidden()
 
-    def _look_at_change(self, settings: AuditSettings) -> ChangeAudit:
+    def _look_at_change(self, settings: AuditSettings, targets: Sequence[Target]) -> bool:
+        """Find the imports that the change reaches; return whether they are few."""
+        if self._told is not None:
+            self._reached = frozenset(self._told["reached"])
+            return bool(self._told["few"])
         folder = str(self._config.rootpath)
         try:
-            return ChangeAudit(self.settings.since, self._found, settings, folder)
+            self.change = ChangeAudit(self.settings.since, self._found, settings, folder)
         except GitError as error:
             raise pytest.UsageError(f"{SINCE.flag}: {error}") from None
+        self._reached = frozenset(target.nodeid for target in self.change.choose(targets))
+        return self.change.few
 
     def _check_hidden(self) -> None:
         try:
@@ -291,3 +306,10 @@ class ImportAudit:
     def _close(self) -> None:
         if self._pid == os.getpid() and hasattr(self, "coordinator"):
             self.coordinator.close()
+
+
+def _told(config: pytest.Config) -> dict[str, Any] | None:
+    """Return what the controller says, in a worker of pytest-xdist."""
+    text = getattr(config, "workerinput", {}).get(_TOLD)
+    told: dict[str, Any] | None = None if text is None else json.loads(text)
+    return told
