@@ -33,8 +33,15 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_of
 from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.process import termination
-from pytest_cudafork.settings.import_options import BASELINE, PACKAGES, SINCE, WITHOUT
+from pytest_cudafork.settings.import_options import (
+    BASELINE,
+    IMPORT_OPTIONS,
+    PACKAGES,
+    SINCE,
+    WITHOUT,
+)
 from pytest_cudafork.settings.markers import Marks, put_marks
+from pytest_cudafork.settings.sources import COMMAND_LINE, source_of
 
 _CARRIED = "_cudafork_import"
 """The attribute of a report under which its record travels."""
@@ -51,7 +58,7 @@ class ImportAudit:
         """Read the settings, and take the names of the audit's tests out of the arguments.
 
         Raises:
-            pytest.UsageError: The baseline cannot be read.
+            pytest.UsageError: The baseline cannot be read, or an option is in vain.
 
         """
         self._config = config
@@ -69,8 +76,10 @@ class ImportAudit:
         if self.alone:
             config.args[:] = []
         self._told = _told(config)
-        self.baseline = self._read_baseline()
         self._is_worker = hasattr(config, "workerinput")
+        if not self.is_wanted and not self._is_worker:
+            self._check_used()
+        self.baseline = self._read_baseline() if self.is_wanted else Baseline()
         self._found: dict[str, list[FoundModule]] = {}
         self._targets: list[Target] = []
         self._gathered: list[CheckedRecord] = []
@@ -91,6 +100,23 @@ class ImportAudit:
     def accepts(self, record: ImportRecord) -> bool:
         """Whether the baseline holds a module, or will when the session ends."""
         return record.verdict.touched and (self.settings.update or self.baseline.accepts(record))
+
+    def _check_used(self) -> None:
+        """Check that nobody has typed how to audit where nothing is audited.
+
+        ``addopts`` waits for the whole suite, as the ini file does.
+
+        Raises:
+            pytest.UsageError: Somebody has.
+
+        """
+        for option in IMPORT_OPTIONS:
+            given = getattr(self._config.option, option.name, None)
+            if given and source_of(self._config, option, option.flag) == COMMAND_LINE:
+                raise pytest.UsageError(
+                    f"{option.flag}: nothing is audited: where paths are given, the package is "
+                    f"named with {PACKAGES.flag}=PKG ({PACKAGES.flag}=: leave it so)"
+                )
 
     def _read_baseline(self) -> Baseline:
         if self._told is not None:
