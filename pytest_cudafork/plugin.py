@@ -10,6 +10,7 @@ import pytest
 
 from pytest_cudafork.check import session
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.errors import CudaForkWarning
 from pytest_cudafork.fixtures import (
     capture_pair,
     child_patch,
@@ -95,6 +96,26 @@ def pytest_configure(config: pytest.Config) -> None:
     _register_check(config, state, late)
     _register_intent(config, state)
     _register_reports(config, state)
+    _tell_of_variables(config, state)
+
+
+def _tell_of_variables(config: pytest.Config, state: session.CudaForkSession) -> None:
+    """Warn of variables with a slip in their names: once, in the session that a user has started.
+
+    Raises:
+        pytest.UsageError: warnings are errors.
+
+    """
+    inner = environment.value(environment.TEST) or hasattr(config, "workerinput")
+    if inner or state.isolated or not environment.names_like_ours():
+        return
+    from pytest_cudafork.settings.sources import in_vain
+
+    try:
+        for text in in_vain(options.OPTIONS):
+            config.issue_config_time_warning(CudaForkWarning(text), stacklevel=2)
+    except CudaForkWarning as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _note_watchdogs(config: pytest.Config) -> None:

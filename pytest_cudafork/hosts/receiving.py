@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -25,6 +26,7 @@ class TakesHome:
         self._config = config
         self._root = os.fspath(config.rootpath)
         self._clocks = Clocks.now()
+        self._numbers = itertools.count(1)
         self._hosts: dict[str, int] = {}
         """The numbers of the workers on other hosts, by their names."""
 
@@ -38,7 +40,7 @@ class TakesHome:
         spec = node.gateway.spec
         if spec.popen and not spec.via:
             return  # it has this session's environment, and writes its ledger
-        self._hosts[str(node.gateway.id)] = len(self._hosts) + 1
+        self._hosts[str(node.gateway.id)] = next(self._numbers)
         node.workerinput[KEY] = message_for_worker(self._config)
 
     @pytest.hookimpl(tryfirst=True)

@@ -6,8 +6,9 @@ which travel with the reports, and writes what is written once.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -32,11 +33,20 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_of
 from pytest_cudafork.observe.story.paths import short_path
 from pytest_cudafork.process import termination
-from pytest_cudafork.settings.import_options import BASELINE, PACKAGES, SINCE, WITHOUT
+from pytest_cudafork.settings.import_options import (
+    BASELINE,
+    IMPORT_OPTIONS,
+    PACKAGES,
+    SINCE,
+    WITHOUT,
+)
 from pytest_cudafork.settings.markers import Marks, put_marks
+from pytest_cudafork.settings.sources import COMMAND_LINE, source_of
 
 _CARRIED = "_cudafork_import"
 """The attribute of a report under which its record travels."""
+_TOLD = "_cudafork_imports"
+"""The key in the input of a worker under which it is told what only the controller can know."""
 
 
 class ImportAudit:
@@ -48,7 +58,7 @@ class ImportAudit:
         """Read the settings, and take the names of the audit's tests out of the arguments.
 
         Raises:
-            pytest.UsageError: The baseline cannot be read.
+            pytest.UsageError: The baseline cannot be read, or an option is in vain.
 
         """
         self._config = config
@@ -56,6 +66,8 @@ class ImportAudit:
         self.settings = config.stash[SESSION].settings.imports
         self._names = items.take_names(config, self.settings.packages)
         paths_given = config.args_source is config.ArgsSource.ARGS and bool(config.args)
+        selection = ("keyword", "markexpr", "deselect")
+        self._others_asked_for = paths_given or any(config.getoption(n, None) for n in selection)
         on_command_line = getattr(config.option, PACKAGES.name, None) is not None
         self.alone = not paths_given and (on_command_line or bool(self._names))
         """Whether nothing else is to run."""
@@ -63,14 +75,19 @@ class ImportAudit:
         self.is_wanted = on_command_line or bool(self._names) or not paths_given
         if self.alone:
             config.args[:] = []
-        self.baseline = self._read_baseline()
+        self._told = _told(config)
         self._is_worker = hasattr(config, "workerinput")
+        if not self.is_wanted and not self._is_worker:
+            self._check_used()
+        self.baseline = self._read_baseline() if self.is_wanted else Baseline()
         self._found: dict[str, list[FoundModule]] = {}
         self._targets: list[Target] = []
         self._gathered: list[CheckedRecord] = []
         self._summary: list[Line] = []
         self.change: ChangeAudit | None = None
         """The change that is audited, and nothing else; None: all modules are."""
+        self._reached: frozenset[str] = frozenset()
+        """The imports that the change reaches, by the names of their tests."""
         self.findings: Findings | None = None
         """What was found, when the session has finished."""
         config.stash[AUDIT] = self
@@ -84,7 +101,26 @@ class ImportAudit:
         """Whether the baseline holds a module, or will when the session ends."""
         return record.verdict.touched and (self.settings.update or self.baseline.accepts(record))
 
+    def _check_used(self) -> None:
+        """Check that nobody has typed how to audit where nothing is audited.
+
+        ``addopts`` waits for the whole suite, as the ini file does.
+
+        Raises:
+            pytest.UsageError: Somebody has.
+
+        """
+        for option in IMPORT_OPTIONS:
+            given = getattr(self._config.option, option.name, None)
+            if given and source_of(self._config, option, option.flag) == COMMAND_LINE:
+                raise pytest.UsageError(
+                    f"{option.flag}: nothing is audited: where paths are given, the package is "
+                    f"named with {PACKAGES.flag}=PKG ({PACKAGES.flag}=: leave it so)"
+                )
+
     def _read_baseline(self) -> Baseline:
+        if self._told is not None:
+            return Baseline.from_plain(self._told["accepted"])
         path = self.settings.baseline
         if not path or (self.settings.update and not os.path.exists(path)):
             return Baseline()
@@ -92,6 +128,19 @@ class ImportAudit:
             return Baseline.read(path)
         except BaselineError as error:
             raise pytest.UsageError(f"{BASELINE.flag}: {error}") from None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker of pytest-xdist what the baseline accepts, and what a change reaches.
+
+        One on another host has neither the file nor git's folder with the record.
+        """
+        told = {
+            "accepted": self.baseline.to_plain(),
+            "reached": sorted(self._reached),
+            "few": self.change is not None and self.change.few,
+        }
+        node.workerinput[_TOLD] = json.dumps(told)  # execnet takes not every text
 
     # -- collection ------------------------------------------------------------------------------
 
@@ -111,23 +160,28 @@ class ImportAudit:
         targets = targets_of(self._found, self.settings.without)
         audit_settings = plan.settings_of(self.settings, settings.device)
         self._targets = items.select(targets, self._names)
+        few = False
         if self.settings.since:
             audit_settings = audit_settings._replace(files=True)
-            self.change = self._look_at_change(audit_settings)
-            reached = set(self.change.choose(targets))
-            self._targets = [target for target in self._targets if target in reached]
-        few = self.change is not None and self.change.few and not audit_settings.memory
+            few = self._look_at_change(audit_settings, targets) and not audit_settings.memory
+            self._targets = [each for each in self._targets if each.nodeid in self._reached]
         self.coordinator = AuditCoordinator(audit_settings, self._found, afresh=few)
         self._config.add_cleanup(self._close)
         if not self._is_worker:
             self._check_hidden()
 
-    def _look_at_change(self, settings: AuditSettings) -> ChangeAudit:
+    def _look_at_change(self, settings: AuditSettings, targets: Sequence[Target]) -> bool:
+        """Find the imports that the change reaches; return whether they are few."""
+        if self._told is not None:
+            self._reached = frozenset(self._told["reached"])
+            return bool(self._told["few"])
         folder = str(self._config.rootpath)
         try:
-            return ChangeAudit(self.settings.since, self._found, settings, folder)
+            self.change = ChangeAudit(self.settings.since, self._found, settings, folder)
         except GitError as error:
             raise pytest.UsageError(f"{SINCE.flag}: {error}") from None
+        self._reached = frozenset(target.nodeid for target in self.change.choose(targets))
+        return self.change.few
 
     def _check_hidden(self) -> None:
         try:
@@ -170,6 +224,10 @@ class ImportAudit:
         if isinstance(item, ImportItem):
             put_marks(item, Marks(left_alone=True))
 
+    def pytest_deselected(self) -> None:
+        """Note that there were tests; workers of pytest-xdist do not tell the controller."""
+        self._others_asked_for = True
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Say what will be asked for; a worker of pytest-xdist gets its tests one by one."""
@@ -210,14 +268,17 @@ class ImportAudit:
         if checked is not None and is_main:
             report.duration = checked.record.seconds
             plain = records.to_plain(checked.record)
-            setattr(report, _CARRIED, {"record": plain, "artifact": checked.artifact})
+            root = str(self._config.rootpath)
+            carried = {"record": plain, "artifact": checked.artifact, "root": root}
+            setattr(report, _CARRIED, carried)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather the records, those of workers too."""
         data: dict[str, Any] | None = getattr(report, _CARRIED, None)
         if data is not None and not self._is_worker:
-            record = records.from_plain(data["record"])
+            plain = records.at_home(data["record"], data["root"], str(self._config.rootpath))
+            record = records.from_plain(plain)
             self._gathered.append(CheckedRecord(record, data["artifact"]))
 
     # -- the end ---------------------------------------------------------------------------------
@@ -250,7 +311,12 @@ class ImportAudit:
         self._summary = [*summary_lines(findings, full=full), *written]
 
     def _reaches_nothing(self, exitstatus: int) -> bool:
-        """Whether there was nothing to import because the change reaches nothing."""
+        """Whether there was nothing to do because the change reaches nothing.
+
+        Where other tests were asked for and none ran, pytest says so as ever.
+        """
+        if self._others_asked_for and not self.alone:
+            return False
         nothing = self.change is not None and not any(each.wanted for each in self.change.chosen)
         is_dry = self._config.getoption("collectonly", False)
         return nothing and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not is_dry
@@ -266,3 +332,10 @@ class ImportAudit:
     def _close(self) -> None:
         if self._pid == os.getpid() and hasattr(self, "coordinator"):
             self.coordinator.close()
+
+
+def _told(config: pytest.Config) -> dict[str, Any] | None:
+    """Return what the controller says, in a worker of pytest-xdist."""
+    text = getattr(config, "workerinput", {}).get(_TOLD)
+    told: dict[str, Any] | None = None if text is None else json.loads(text)
+    return told

@@ -68,6 +68,7 @@ GITHUB_ACTIONS = "GITHUB_ACTIONS"
 GITHUB_WORKSPACE = "GITHUB_WORKSPACE"
 GITHUB_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
+_OURS = ("PYTEST_CUDA_FORK", "PYTEST_CUDAFORK")
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
 
@@ -136,6 +137,11 @@ def value(name: str, default: str = "") -> str:
 def optional(name: str) -> str | None:
     """Return a variable as it is now; None if it is not set, which may differ from empty."""
     return environ.get(name)
+
+
+def names_like_ours() -> list[str]:
+    """Return the variables that are not empty and are called as those of options, or nearly so."""
+    return sorted(name for name, text in environ.items() if text and name.startswith(_OURS))
 
 
 def is_set(name: str) -> bool:

@@ -116,13 +116,31 @@ def given_text(config: pytest.Config, namespace: Any, option: Option) -> tuple[s
     sources = (
         (option.flag, getattr(namespace, option.name, None)),
         (option.env, environment.optional(option.env)),
-        (f"ini option {option.name}", ",".join(ini) if isinstance(ini, list) else ini),
     )
     for source, text in sources:
         # Empty is as good as unset, except where somebody typed it.
         if text is not None and (text != "" or source == option.flag):
             return source, text
-    return None
+    text = _ini_text(option, ini) if isinstance(ini, list) else ini
+    return None if text in ("", None) else (f"ini option {option.name}", text)
+
+
+def _ini_text(option: Option, given: list[Any]) -> str:
+    """Return the text of a list in the ini file.
+
+    pytest makes texts of all else that stands in ``[tool.pytest.ini_options]``, and leaves lists
+    as they are. Where an option is one text, its commas may mean more than a list says: of GPUs,
+    ``2`` is a number and ``2,`` a list.
+
+    Raises:
+        pytest.UsageError: a list is not what the option takes.
+
+    """
+    if given and not option.lines:
+        raise pytest.UsageError(
+            f"ini option {option.name}: {given} is a list, and this option takes one text"
+        )
+    return ",".join(map(str, given))
 
 
 def parse_modules(text: str) -> tuple[str, ...]:

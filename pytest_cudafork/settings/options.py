@@ -361,7 +361,7 @@ def read_settings(config: pytest.Config, namespace: Any, *, elsewhere: bool = Fa
     settings = Settings(**values, imports=read_imports(config, namespace, elsewhere=elsewhere))
     if elsewhere:
         return settings
-    if settings.reports:
+    if settings.reports or settings.imports.graph:
         from pytest_cudafork.settings.report_options import checked
 
         settings = checked(settings, namespace)

@@ -77,7 +77,6 @@ def checked(settings: Settings, namespace: Any) -> Settings:
     others = {
         "--junitxml": getattr(namespace, "xmlpath", None) or "",
         "--html": getattr(namespace, "htmlpath", None) or "",  # of pytest-html
-        IMPORTS_GRAPH.flag: settings.imports.graph,
         IMPORTS_BASELINE.flag: settings.imports.baseline,
         LEDGER.flag: settings.ledger,
         BASELINE.flag: settings.baseline,
@@ -85,6 +84,7 @@ def checked(settings: Settings, namespace: Any) -> Settings:
         PROFILE.flag: settings.profile,
     }
     files = (
+        (IMPORTS_GRAPH.flag, settings.imports.graph),
         (JSON.flag, settings.json),
         (SARIF.flag, settings.sarif),
         (TRACE.flag, settings.trace),

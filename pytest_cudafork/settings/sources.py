@@ -1,4 +1,7 @@
-"""Where the value of each option comes from, in the words of the header that ``-v`` shows."""
+"""Where the value of each option comes from, in the words of the header that ``-v`` shows.
+
+And which variables look as if one came from them.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,20 @@ def source_lines(config: pytest.Config, options: Iterable[Option]) -> list[str]:
             where = source_of(config, option, name)
             lines.append(f"{option.flag.removeprefix('--')}: {shown}, from {where}")
     return lines
+
+
+def in_vain(options: Iterable[Option]) -> list[str]:
+    """Say of each variable of the environment that no option reads, though it looks like one's."""
+    known = {environment.RUN, *(option.env for option in options)}
+    texts = []
+    for name in environment.names_like_ours():
+        if name not in known:
+            from difflib import get_close_matches  # late: few have a slip in a name
+
+            close = get_close_matches(name, sorted(known), n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            texts.append(f"nothing reads the variable {name}: there is no such option.{hint}")
+    return texts
 
 
 def source_of(config: pytest.Config, option: Option, name: str) -> str:

@@ -79,6 +79,15 @@ class Baseline:
         file = BaselineFile.read(path, update, _EXAMPLE)
         return cls(_entry(file, row) for row in file.rows)
 
+    @classmethod
+    def from_plain(cls, data: Iterable[Iterable[str]]) -> Baseline:
+        """Read what ``to_plain`` returned."""
+        return cls(Entry(*each) for each in data)
+
+    def to_plain(self) -> list[list[str]]:
+        """Return the entries as lists of texts."""
+        return [[entry.module, entry.culprit, entry.without] for entry in self.entries]
+
     def accepts(self, record: ImportRecord) -> bool:
         """Whether a module's touch is known.
 

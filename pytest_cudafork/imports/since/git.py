@@ -17,6 +17,8 @@ _LOCAL = (
     "GIT_OBJECT_DIRECTORY",
 )
 """What git sets for its hooks; relative paths in them are meant for another folder."""
+_AT_ONCE = 200
+"""How many files one command names: a command line has an end."""
 
 
 class GitError(ValueError):
@@ -82,9 +84,37 @@ class Repository:
             if letter in "ADT" or os.path.islink(os.path.join(self.root, name))
         ]
         untracked = self._names("ls-files", "--others", "--exclude-standard", "-z")
+        unseen = self._unseen(commit)
+        gone = [name for name in unseen if not os.path.exists(os.path.join(self.root, name))]
         short = self._ask("rev-parse", "--short", commit)
-        files, new = sorted({*changed, *untracked}), sorted({*appeared, *untracked})
+        files = sorted({*changed, *untracked, *unseen})
+        new = sorted({*appeared, *untracked, *gone})
         return Change(self.root, ref, short, tuple(files), tuple(new))
+
+    def _unseen(self, commit: str) -> list[str]:
+        """Return the files that differ from a commit though git is told not to look at them.
+
+        What is not there and need not be, as in a sparse checkout, does not differ.
+        """
+        flagged = {name: tag for tag, name in self._listed if _is_unlooked_at(tag)}
+        if not flagged:
+            return []
+        told = (line.partition("\t") for line in self._names("ls-tree", "-r", "-z", commit))
+        in_commit = {name: about.split()[-1] for about, _, name in told}
+        there, differing = [], []
+        for name, tag in flagged.items():
+            path = os.path.join(self.root, name)
+            if os.path.isfile(path) and not os.path.islink(path) and name in in_commit:
+                there.append(name)
+            elif os.path.lexists(path) or tag == "h":
+                differing.append(name)  # gone; or a link, or in a submodule: it may
+        for start in range(0, len(there), _AT_ONCE):
+            names = there[start : start + _AT_ONCE]
+            hashes = self._ask("hash-object", "--", *names).split()
+            differing += [
+                name for name, own in zip(names, hashes, strict=True) if own != in_commit[name]
+            ]
+        return differing
 
     def _commit(self, ref: str) -> str:
         try:
@@ -108,8 +138,17 @@ class Repository:
 
     @functools.cached_property
     def tracked(self) -> frozenset[str]:
-        """The files that git keeps, relative to ``root``; those of submodules, too."""
-        return frozenset(self._names("ls-files", "--recurse-submodules", "-z"))
+        """The files of which git tells how they differ, relative to ``root``.
+
+        Those of submodules, too; none that git is told not to look at.
+        """
+        return frozenset(name for tag, name in self._listed if not _is_unlooked_at(tag))
+
+    @functools.cached_property
+    def _listed(self) -> list[tuple[str, str]]:
+        """The files that git keeps, each with a letter for what it does with it."""
+        told = self._names("ls-files", "-v", "--recurse-submodules", "-z")
+        return [(line[0], line[2:]) for line in told]
 
     @functools.cached_property
     def own_folder(self) -> str:
@@ -135,3 +174,8 @@ class Repository:
             )
         except OSError as error:
             raise GitError(f"git cannot be run ({error}): it tells what has changed") from None
+
+
+def _is_unlooked_at(tag: str) -> bool:
+    """Whether git takes a file for unchanged by its flag: assume-unchanged or skip-worktree."""
+    return tag.islower() or tag == "S"

@@ -155,6 +155,24 @@ def from_plain(data: Mapping[str, Any]) -> ImportRecord:
     )
 
 
+def at_home(data: Any, there: str, here: str) -> Any:
+    """Return plain data of a worker elsewhere with the files of another folder.
+
+    Args:
+        data: What ``to_plain`` returned there, or a part of it.
+        there: The folder whose files it names.
+        here: The folder that has files of the same names.
+
+    """
+    if isinstance(data, Mapping):
+        return {key: at_home(value, there, here) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [at_home(value, there, here) for value in data]
+    if isinstance(data, str) and data.startswith(f"{there}/"):
+        return f"{here}{data[len(there) :]}"
+    return data
+
+
 def _touch_to_plain(touch: Touch) -> dict[str, Any]:
     """Return a touch as the ledger has it, which is what ``Touch.from_record`` reads."""
     return {

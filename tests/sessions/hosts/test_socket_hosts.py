@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.documents import read_document
+from tests.support.git_repository import GitRepository
 from tests.support.imports import XDIST, needs_xdist
 from tests.support.sessions import run_session
 from tests.support.socket_hosts import Host, host
@@ -182,3 +183,47 @@ def test_a_host_that_is_lost_is_an_error(pytester: pytest.Pytester) -> None:
         result = run_there(pytester, hosts, "--cuda-fork-check")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["ERROR: host 2 (gw1): what it saw last did not come home: *"])
+
+
+@pytest.mark.parametrize("named_in", ["command line", "ini file"])
+def test_an_audit_on_hosts_accepts_what_the_baseline_at_home_does(
+    pytester: pytest.Pytester, named_in: str
+) -> None:
+    touch = 'import ctypes\nctypes.CDLL("libcuda.so.1").cuInit(0)\n'
+    ini = "[pytest]\ntestpaths = suite\npythonpath = .\n"
+    modules = {"pk/__init__.py": "", "pk/known.py": touch, "pk/new.py": touch}
+    where = "cuda_fork_imports_baseline = known.toml\n"
+    with two_hosts(pytester, **modules, **{"pytest.ini": ini}) as hosts:
+        (pytester.path / "known.toml").write_text('[pk]\n"pk.known" = "pk/known.py:2"\n')
+        args = ["--cuda-fork-imports-baseline=known.toml"]
+        if named_in == "ini file":
+            (pytester.path / "pytest.ini").write_text(ini + where)
+            args = []
+        result = run_there(
+            pytester, hosts, "--cuda-fork-imports=pk", "--cuda-fork-device=phantom:sm_90", *args
+        )
+    result.assert_outcomes(passed=2, xfailed=2, failed=2)
+    result.stdout.fnmatch_lines([
+        "pk/known.py:2 (module body): *, all in the baseline",
+        "pk/new.py:2 (module body): *",
+    ])  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_what_a_change_reaches_is_told_to_hosts_that_have_no_repository(
+    pytester: pytest.Pytester,
+) -> None:
+    ini = "[pytest]\ntestpaths = suite\npythonpath = .\n"
+    modules = {"pk/__init__.py": "", "pk/one.py": "", "pk/two.py": ""}
+    args = ("--cuda-fork-imports=pk", "--cuda-fork-imports-since=HEAD")
+    with two_hosts(pytester, **modules, **{"pytest.ini": ini}) as hosts:
+        made = GitRepository(pytester.path)
+        made.write({".gitignore": "/*\n!/pk\n__pycache__\n"})
+        made.commit("begin")
+        first = run_there(pytester, hosts, *args)
+        for folder in (pytester.path, *(each.folder for each in hosts)):
+            (folder / "pk" / "one.py").write_text("edited = True")
+        second = run_there(pytester, hosts, *args)
+    first.assert_outcomes(passed=6)
+    second.assert_outcomes(passed=2)
+    second.stdout.fnmatch_lines(["since HEAD * 1 changed file, which 1 of 3 imports of pk *"])

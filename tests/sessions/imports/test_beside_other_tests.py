@@ -62,6 +62,32 @@ def test_what_runs(
         assert session.verdicts == {"shop.clean": "clean"}
 
 
+def test_how_to_audit_is_in_vain_beside_paths_that_leave_the_audit_out(
+    clean_shop: pytest.Pytester,
+) -> None:
+    clean_shop.makepyfile(test_it=TEST)
+    ini = "[pytest]\ncuda_fork_imports = shop\n"
+    clean_shop.makeini(ini)
+    session = run_audit(clean_shop, "test_it.py", "--cuda-fork-imports-strict")
+    assert session.result.ret == pytest.ExitCode.USAGE_ERROR
+    session.result.stderr.fnmatch_lines(
+        ["ERROR: --cuda-fork-imports-strict: nothing is audited: *"]
+    )
+    for args in (
+        [],
+        ["shop::shop.clean"],
+        ["test_it.py", IMPORTS],
+        ["test_it.py", "--cuda-fork-imports="],
+    ):
+        session = run_audit(clean_shop, *args, "--cuda-fork-imports-strict")
+        assert session.result.ret == 0, args
+    known = "cuda_fork_imports_baseline = not_there.toml\n"
+    clean_shop.makeini(f"{ini}addopts = --cuda-fork-imports-strict\n{known}")
+    session = run_audit(clean_shop, "test_it.py")
+    assert _ran(session) == (True, False), "addopts and the ini file wait for the whole suite"
+    assert run_audit(clean_shop).result.ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_the_environment_asks_for_an_audit_too(shop: pytest.Pytester) -> None:
     shop.makepyfile(test_it=TEST)
     env = {"PYTEST_CUDA_FORK_IMPORTS": "shop.clean", "PYTEST_CUDA_FORK_IMPORTS_JOBS": "1"}

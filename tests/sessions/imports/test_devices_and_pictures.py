@@ -61,10 +61,13 @@ def test_options_that_cannot_be(shop: pytest.Pytester, option: str, complaint: s
 
 
 def test_a_picture_that_cannot_be_written_fails_the_session(shop: pytest.Pytester) -> None:
-    (shop.path / "g.html").mkdir()
-    session = run_audit(shop, IMPORTS, "--cuda-fork-imports-graph=g.html", "-k", "clean")
+    late = "\ndef pytest_collection_finish(session): (session.config.rootpath / 'g.html').mkdir()\n"
+    args = (IMPORTS, "--cuda-fork-imports-graph=g.html", "-k", "clean")
+    session = run_audit(shop, *args, conftest=late)
     assert session.result.ret == pytest.ExitCode.TESTS_FAILED
     assert any(line.startswith("the graph cannot be written: ") for line in session.section())
+    session = run_audit(shop, *args)
+    assert session.result.ret == pytest.ExitCode.USAGE_ERROR, "it is there before the audit"
 
 
 def test_nothing_left_to_audit_is_an_error(shop: pytest.Pytester) -> None:

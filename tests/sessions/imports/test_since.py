@@ -85,6 +85,22 @@ def test_sessions_import_what_a_change_reaches(
     assert "not known yet, and others may find it by its name: proj::proj.new" in session.out
 
 
+def test_where_nothing_is_reached_lost_tests_are_still_a_mistake(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    pytester.makepyfile(test_other="def test_other(): pass")
+    assert run_audit(pytester, *AUDIT).result.ret == 0
+    none = pytest.ExitCode.NO_TESTS_COLLECTED
+    assert run_audit(pytester, *AUDIT, "-k", "one").result.ret == 0, "the audit is all that runs"
+    assert run_audit(pytester, *AUDIT, "test_other.py", "-k", "slip").result.ret == none
+    assert run_audit(pytester, *AUDIT, "proj", "-p", "no:cacheprovider").result.ret == none
+    ini = "[pytest]\ncuda_fork_imports = proj\ncuda_fork_imports_since = HEAD\n"
+    (pytester.path / "pytest.ini").write_text(ini)
+    assert run_audit(pytester, "-k", "slip").result.ret == none
+    (pytester.path / "test_other.py").unlink()
+    assert run_audit(pytester).result.ret == 0, "there are no tests, and that is no mistake"
+
+
 def test_what_was_not_found_and_is_there_now_is_a_change(
     pytester: pytest.Pytester, proj: GitRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +147,18 @@ def test_what_a_file_breaks_that_git_ignores_is_imported_until_it_is_clean(
     proj.write({"proj/_made.py": ""})
     assert command_line(pytester, "proj", "--since=HEAD").ret == 0
     assert run_audit(pytester, *AUDIT).outcomes == {}
+
+
+def test_a_file_that_git_is_told_not_to_look_at_counts_as_changed(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    assert command_line(pytester, "proj", "--since=HEAD").ret == 0
+    proj.git("update-index", "--assume-unchanged", "proj/leaf.py")
+    proj.write({"proj/leaf.py": TOUCH})
+    for _ in range(2):
+        again = command_line(pytester, "proj", "--since=HEAD", "-v")
+        assert again.ret == 1, "the record knows the file by the second time"
+        again.stdout.fnmatch_lines(["since * 1 changed file, *", "  proj::proj.leaf: proj/leaf.py"])
 
 
 def test_what_lacks_a_module_that_is_gone_is_imported_until_it_is_clean(

@@ -78,6 +78,30 @@ def test_a_wrong_value_names_the_environment_or_the_ini_file_as_its_source(
     assert_no_crash(result)
 
 
+def test_a_variable_with_a_slip_in_its_name_is_warned_of_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        pytest_plugins = ["pytester"]
+
+        @pytest.mark.cuda_isolated(method="spawn")
+        def test_isolated(): pass
+
+        def test_session(pytester):
+            pytester.makepyfile("def test_inner(): pass")
+            pytester.runpytest_inprocess().assert_outcomes(passed=1)
+        """
+    )
+    slip = {"PYTEST_CUDA_FORK_CHEK": "fork", "PYTEST_CURRENT_TEST": ""}
+    result = run_session(pytester, env=slip)
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(["*CudaForkWarning: * PYTEST_CUDA_FORK_CHEK: *_CHECK[?]"])
+    result = run_session(pytester, "-Werror", env=slip)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_no_crash(result)
+    result.stderr.fnmatch_lines(["ERROR: nothing reads the variable PYTEST_CUDA_FORK_CHEK: *"])
+
+
 def test_the_flag_alone_does_not_swallow_the_path_after_it(pytester: pytest.Pytester) -> None:
     folder = pytester.mkdir("suite")
     (folder / "test_in.py").write_text("def test_in(): pass")
@@ -304,6 +328,24 @@ def test_the_native_table_of_pytest_9_is_read_and_a_wrong_type_is_one_clear_line
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert_no_crash(result)
     assert "'cuda_fork_check' expects a string, got bool: True" in result.stderr.str()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("cuda_fork_gpus = [0]", "cuda_fork_gpus: [0] is a list, and this option takes one text"),
+        ("cuda_fork_allow = [1]", "cuda_fork_allow: '1' is not a module name"),
+    ],
+)
+def test_a_list_in_pyproject_that_is_none_of_texts_is_one_clear_line(
+    line: str, message: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_a(): pass")
+    pytester.makepyprojecttoml(f"[tool.pytest.ini_options]\n{line}\n")
+    result = run_session(pytester)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_no_crash(result)
+    assert f"ini option {message}" in result.stderr.str()
 
 
 def test_in_a_container_without_gpus_on_a_machine_with_some_the_phantom_stands_in(

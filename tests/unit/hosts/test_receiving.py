@@ -139,6 +139,21 @@ def test_what_did_not_come_home_is_damage(ledger: Ledger) -> None:
     assert words == "host 1 (gw1): what it saw last did not come home: Not properly terminated"
 
 
+def test_a_worker_that_takes_the_place_of_a_lost_one_has_a_number_of_its_own(
+    ledger: Ledger,
+) -> None:
+    takes, nodes = receiver(ledger), [node(f"gw{number}") for number in range(3)]
+    for there in nodes[:2]:
+        takes.pytest_configure_node(there)
+    takes.pytest_testnodedown(nodes[0], "crashed")
+    takes.pytest_configure_node(nodes[2])
+    for there in nodes[1:]:
+        parcel = Parcel.made("/there", Clocks.now(), [TOUCH])
+        takes.pytest_runtest_logreport(report(there, **{CARRIED: parcel.to_text()}))
+    found = [each["pid"] for each in records(ledger) if each["k"] == "touch"]
+    assert found == [moved_number(5, 2), moved_number(5, 3)]
+
+
 @pytest.mark.parametrize("output", [{}, {CARRIED: "{}"}, {CARRIED: 5}])
 def test_a_worker_that_says_nothing_was_not_watched(ledger: Ledger, output: Any) -> None:
     takes, there = receiver(ledger), node("gw1", workeroutput=output)

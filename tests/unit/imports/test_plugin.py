@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from pytest_cudafork.imports.plugin import ImportAudit
@@ -58,6 +61,12 @@ def test_the_baseline_is_written_and_accepts_what_it_holds(pytester: pytest.Pyte
     assert f"baseline: {file} (1 entry)" in updated.out
     accepted = run_here(pytester, TINY._replace(baseline=file), "-k", "hot")
     assert accepted.outcomes == {"tiny::tiny.hot": "xfailed"}
+    assert isinstance(accepted.audit, ImportAudit)
+    node = SimpleNamespace(workerinput={})
+    accepted.audit.pytest_configure_node(node)
+    (text,) = node.workerinput.values()
+    accepted_there = [["tiny.hot", "tiny/hot.py:1", ""]]
+    assert json.loads(text) == {"accepted": accepted_there, "reached": [], "few": False}
 
 
 def test_what_cannot_be_written_fails_a_session_that_passed(pytester: pytest.Pytester) -> None:

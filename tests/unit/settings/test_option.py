@@ -83,6 +83,17 @@ def test_a_list_of_the_ini_file_is_read_as_one_text() -> None:
     assert read(LIST, Ini(cuda_fork_things=["a", "b"])) == "a,b"
 
 
+def test_a_number_in_a_list_of_the_ini_file_is_read_as_its_text() -> None:
+    assert read(LIST, Ini(cuda_fork_things=["a", 1])) == "a,1"
+
+
+@pytest.mark.parametrize("given", [["a"], ["a", "b"], [0, 2]])
+def test_a_list_for_an_option_that_takes_one_text_is_a_usage_error(given: list[object]) -> None:
+    with pytest.raises(pytest.UsageError, match=r"^ini option cuda_fork_thing: \[.*\] is a list"):
+        read(PLAIN, Ini(cuda_fork_thing=given))
+    assert read(PLAIN, Ini(cuda_fork_thing=given), "typed") == "typed"
+
+
 def test_empty_counts_where_somebody_typed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLAIN.env, "")
     assert read(PLAIN, Ini(cuda_fork_thing="ini")) == "ini"

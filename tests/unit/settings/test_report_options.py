@@ -134,6 +134,19 @@ def test_a_page_without_what_makes_it_is_told_before_the_tests_run(
     assert read(json=str(tmp_path / "s.json")).json, "which needs none of it"
 
 
+def test_the_graph_of_an_audit_is_a_file_of_its_own_whatever_else_is_written(
+    tmp_path: Path,
+) -> None:
+    file = str(tmp_path / "g.html")
+    for other in ("imports_baseline", "ledger", "profile"):
+        name = f"--cuda-fork-{other.replace('_', '-')}"
+        with pytest.raises(pytest.UsageError, match=f"graph: .* is the file of {name}, too"):
+            read(check="fork", imports="pkg", imports_graph=file, **{other: file})
+    (tmp_path / "g.html").mkdir()
+    with pytest.raises(pytest.UsageError, match=r"--cuda-fork-imports-graph: '.*' is a folder"):
+        read(imports="pkg", imports_graph=file)
+
+
 def test_no_file_is_that_of_another_plugin(tmp_path: Path) -> None:
     config: Any = SimpleNamespace(getini=lambda name: "")
     given = {option.name: None for option in OPTIONS_OF_ALL}
@@ -143,4 +156,9 @@ def test_no_file_is_that_of_another_plugin(tmp_path: Path) -> None:
         read_settings(config, namespace)
     namespace = SimpleNamespace(**{**given, "cuda_fork_html": file}, htmlpath=file)
     with pytest.raises(pytest.UsageError, match="is the file of --html, too"):
+        read_settings(config, namespace)
+    page = str(tmp_path / "report.html")
+    audit = {"cuda_fork_imports": "pkg", "cuda_fork_imports_graph": page}
+    namespace = SimpleNamespace(**{**given, **audit}, htmlpath=page)
+    with pytest.raises(pytest.UsageError, match=r"imports-graph: .* is the file of --html, too"):
         read_settings(config, namespace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.settings.options import CHECK, GPUS, LEDGER, OPTIONS
-from pytest_cudafork.settings.sources import source_lines
+from pytest_cudafork.settings.sources import in_vain, source_lines
 
 INI = "[pytest]\ncuda_fork_check = poison\naddopts = --cuda-fork-gpus=2\n"
 PROJECT = '[tool.pytest.ini_options]\ncuda_fork_check = "poison"\n'
@@ -46,6 +46,16 @@ def test_each_source_has_its_words(
         "cuda-fork-gpus: 1, from PYTEST_ADDOPTS",
         "cuda-fork-graphs: software, from the command line (-o)",
     ]
+
+
+def test_a_variable_that_only_looks_like_that_of_an_option_is_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in (CHECK.env, "PYTEST_CUDA_FORK_RUN", "PYTEST_CUDA", "PYTEST_CUDA_FORK_CHEK"):
+        monkeypatch.setenv(name, "fork")
+    monkeypatch.setenv("PYTEST_CUDA_FORK_NOTHING", "")
+    told = "nothing reads the variable PYTEST_CUDA_FORK_CHEK: there is no such option. "
+    assert in_vain(OPTIONS) == [f"{told}Did you mean {CHECK.env}?"]
 
 
 def test_what_is_empty_says_so(pytester: pytest.Pytester) -> None:

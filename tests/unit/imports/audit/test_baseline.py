@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -99,6 +100,11 @@ def test_a_file_reads_as_it_was_written(tmp_path: Path) -> None:
     assert Baseline.read(str(path)).entries == FULL.entries
     assert hash(Baseline.read(path)) == hash(FULL)
     assert Baseline(FULL.entries[1:]) != FULL
+
+
+def test_entries_are_the_same_after_a_journey_as_plain_data() -> None:
+    baseline = Baseline([Entry("a.b", "a/b.py:1"), Entry("a.b", "no Python stack", "lib")])
+    assert Baseline.from_plain(json.loads(json.dumps(baseline.to_plain()))) == baseline
 
 
 def test_an_empty_baseline_is_a_file_too(tmp_path: Path) -> None:

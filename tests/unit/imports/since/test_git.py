@@ -68,6 +68,24 @@ def test_a_repository_within_it_is_named_as_a_folder(tmp_path: Path) -> None:
     assert Repository(str(outer.folder)).changed_since("HEAD").folders == ["inner/"]
 
 
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_what_git_is_told_not_to_look_at_counts_where_it_differs(tmp_path: Path, flag: str) -> None:
+    made = GitRepository(tmp_path / "repository")
+    names = ["a \u6f22.py", "b.py", "crlf.txt", "gone.py", "plain.py"]
+    made.commit(
+        "begin", dict.fromkeys(names, "x = 1\n") | {".gitattributes": "*.txt text eol=crlf"}
+    )
+    made.git("update-index", flag, *names[:-1])
+    made.write({names[0]: "x = 2", "crlf.txt": "x = 1\r\n"})
+    (made.folder / "gone.py").unlink()
+    repository = Repository(str(made.folder))
+    change = repository.changed_since("HEAD")
+    gone = ["gone.py"] if flag == "--assume-unchanged" else []  # a sparse checkout lacks others
+    assert change.files == (names[0], *gone)
+    assert change.appeared == tuple(gone)
+    assert repository.tracked == {"plain.py", ".gitattributes"}
+
+
 def test_what_a_hook_of_git_finds_set_leads_nowhere_else(
     made: GitRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

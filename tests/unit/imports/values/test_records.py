@@ -11,6 +11,7 @@ from pytest_cudafork.imports.values.left_behind import EnvironmentRead, RunningT
 from pytest_cudafork.imports.values.records import (
     ImportRecord,
     Outcome,
+    at_home,
     from_plain,
     outcome_of,
     to_plain,
@@ -64,6 +65,15 @@ def test_a_record_is_the_same_after_a_journey_as_plain_data() -> None:
     assert plain["scope"] == "class body"
     del plain["traces"]  # as records of earlier versions have none
     assert from_plain(plain).traces is None
+
+
+def test_a_record_of_another_host_names_the_files_that_are_here() -> None:
+    record = ImportRecord("a", "a", V.TOUCHES, touches=(_touch(),), reason="/base is no file")
+    moved = from_plain(at_home(to_plain(record), "/base", "/here"))
+    assert moved.where == "/here/a.py:3"
+    assert {frame.filename for frame in moved.touches[0].frames} == {"/here/a.py"}
+    assert moved.reason == "/base is no file"
+    assert at_home({"x": ("/bases/a", 1, None)}, "/base", "/here") == {"x": ["/bases/a", 1, None]}
 
 
 def test_a_record_without_a_touch_has_no_culprit() -> None:
