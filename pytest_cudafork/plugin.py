@@ -10,7 +10,6 @@ import pytest
 
 from pytest_cudafork.check import session
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.errors import CudaForkWarning
 from pytest_cudafork.fixtures import (
     capture_pair,
     child_patch,
@@ -109,6 +108,7 @@ def _tell_of_variables(config: pytest.Config, state: session.CudaForkSession) ->
     inner = environment.value(environment.TEST) or hasattr(config, "workerinput")
     if inner or state.isolated or not environment.names_like_ours():
         return
+    from pytest_cudafork.errors import CudaForkWarning
     from pytest_cudafork.settings.sources import in_vain
 
     try:
