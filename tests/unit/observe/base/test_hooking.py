@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Generator
 from types import FrameType, ModuleType, SimpleNamespace
@@ -138,6 +139,33 @@ def test_a_generator_function_stays_one_and_is_watched_when_it_starts() -> None:
     assert (next(generator), generator.send(7), len(seen)) == (5, 7, 1)
     with pytest.raises(StopIteration, match="end"):
         next(generator)
+    undo()
+
+
+def test_a_traceback_shows_the_head_of_a_hooked_function_and_then_where_it_is() -> None:
+    number = 3
+
+    def fails(first: int, /, *rest: int, last: int = 0, **more: int) -> int:
+        found = first + number
+        raise ValueError(found, rest, last, more)
+
+    def fails_later(count: int) -> Generator[int, None, None]:
+        yield from range(count)
+        raise ValueError(number)
+
+    undo = UndoStack()
+    owner = SimpleNamespace(fails=fails, fails_later=fails_later)
+    for name in vars(owner):
+        hook(undo, owner, name, passing([]))
+    for function, call in ((fails, lambda: fails(1, 2)), (fails_later, lambda: [*fails_later(2)])):
+        with pytest.raises(ValueError) as caught:
+            call()
+        entries = traceback.extract_tb(caught.value.__traceback__)
+        head, *inside = [each for each in entries if each.name == function.__name__]
+        first_line = function.__code__.co_firstlineno
+        assert (head.lineno, [each.lineno for each in inside]) == (first_line, [first_line + 2])
+        if sys.version_info >= (3, 11):  # nothing of that line is underlined
+            assert {each[2:] for each in function.__code__.co_positions()} == {(None, None)}
     undo()
 
 
