@@ -17,6 +17,7 @@ from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.values.left_behind import RunningThread
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome
 from pytest_cudafork.observe.story.paths import short_path
+from pytest_cudafork.settings.import_options import STRICT
 
 MOST_NAMES = 5
 """Of modules or threads that have something in common, where not all are asked for."""
@@ -142,6 +143,12 @@ def _not_importable(findings: Findings, limits: _Limits) -> Iterator[Line]:
     for reason, names in groups[: limits.reasons]:
         yield Line(f"not importable: {limits.named(sorted(names))}: {reason}", tone)
     yield from _left([len(names) for _, names in groups[limits.reasons :]])
+    if reasons and not findings.settings.strict:
+        count = sum(map(len, reasons.values()))
+        these = "it" if count == 1 else f"these {count}"
+        yield Line(
+            f"nothing is known of {these}: with {STRICT.flag} (imports --strict) such modules fail"
+        )
 
 
 def _left(counts: Sequence[int]) -> Iterator[Line]:

@@ -92,7 +92,7 @@ def _check_junit(path: Path) -> None:
 
 def _check_summary(session: Session) -> None:
     section = session.section()
-    confirmed = section.pop(6)
+    confirmed = section.pop(7)
     assert section == [
         "shop/flash.py:2 (class body): 3 modules",
         "  make `shop/layers.py:1` (shop.layers imports shop.flash) lazy: frees 2 of 3",
@@ -100,6 +100,8 @@ def _check_summary(session: Session) -> None:
         "  change the line itself: no import that can be made lazy frees a module",
         "crashed: shop.hook: the process exited with status 7 during the import",
         "not importable: shop.broken: ModuleNotFoundError: No module named 'no_such_library'",
+        "nothing is known of it: with --cuda-fork-imports-strict (imports --strict) such modules "
+        "fail",
         "shop: 10 modules: 4 clean, 3 initialize CUDA, 1 initialize CUDA, then fail to import, "
         "1 not importable, 1 crashed",
     ]

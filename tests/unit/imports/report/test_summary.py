@@ -96,7 +96,14 @@ def test_trouble_with_one_reason_is_told_together() -> None:
         "not importable: pkg.e1, pkg.e8: E1",
         "not importable: pkg.e2: E2",
     ]
-    assert "... and 2 modules for 2 more reasons (-v names them)" in lines
+    at = lines.index("... and 2 modules for 2 more reasons (-v names them)")
+    assert lines[at : at + 2] == [
+        "... and 2 modules for 2 more reasons (-v names them)",
+        "nothing is known of these 9: with --cuda-fork-imports-strict (imports --strict) such "
+        "modules fail",
+    ]
+    strict = lines_of(records, ImportSettings(strict=True))
+    assert not [line for line in strict if line.startswith("nothing is known")]
 
 
 def test_in_full_every_module_is_named() -> None:
