@@ -147,12 +147,13 @@ def parse_modules(text: str) -> tuple[str, ...]:
     """Read module names separated by commas.
 
     Raises:
-        ValueError: one of them is not a dotted name.
+        ValueError: one of them is not a dotted name, or is that of a file here.
 
     """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
+        is_file = name.endswith(".py") and os.path.exists(name)
+        if is_file or not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(
                 f"{name!r} is not a module name: name it as in an import, not by its file or folder"
             )

@@ -132,3 +132,11 @@ def test_a_file_is_made_absolute_and_none_stays_none() -> None:
 def test_a_module_is_a_dotted_name(text: str) -> None:
     with pytest.raises(ValueError, match="is not a module name: name it as in an import, not by"):
         parse_modules(text)
+
+
+def test_a_file_that_is_here_is_no_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "test_op.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert parse_modules("pkg.py, py") == ("pkg.py", "py")
+    with pytest.raises(ValueError, match="'test_op.py' is not a module name: name it as in an"):
+        parse_modules("test_op.py")
