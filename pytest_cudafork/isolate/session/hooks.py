@@ -258,7 +258,11 @@ class IsolationHooks:
         if watch is None:
             return f"{why_not.reason} (--cuda-fork-check names the line)"
         touch = watch.observer.history().initializer(why_not.pid)
-        return why_not.reason if touch is None else f"{why_not.reason} (first touch: {touch.where})"
+        if touch is None:
+            return why_not.reason
+        from pytest_cudafork.observe.story.words import place_of
+
+        return f"{why_not.reason} (first touch: {place_of(touch.frames)})"
 
     def _group_mate(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
         """Return the next test if it shares the process with this one."""

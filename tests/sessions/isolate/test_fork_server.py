@@ -134,7 +134,7 @@ def test_a_file_that_touches_cuda_is_named_and_its_tests_are_spawned(
             "*test_touching PASSED (spawn)*",
             "*test_clean PASSED (forkserver)*",
             "*1 test by spawn, not forkserver: after the import of test_a_touches.py, CUDA is "
-            "initialized: *(first touch: *test_a_touches.py:2*)",
+            "initialized: *(first touch: test_a_touches.py:2)*",
         ]
     )
 
