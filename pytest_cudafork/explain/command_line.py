@@ -89,7 +89,8 @@ def _read(name: str) -> list[Hit]:
         with open(name, "rb") as file:
             return _hits(file)
     except OSError as error:
-        raise InputError(f"{name}: {error.strerror}") from None
+        hint = "name a file, or none and paste the text, which is read from standard input"
+        raise InputError(f"{name}: {error.strerror}: {hint}") from None
 
 
 def _hits(source: io.BufferedReader) -> list[Hit]:

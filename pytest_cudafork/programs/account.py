@@ -24,7 +24,7 @@ VERSION = 1
 TITLE = "CUDA and fork (pytest-cudafork)"
 _MOST_PLACES = 8
 _NO_FORK = (
-    "no fork was seen after that, so nothing has gone wrong: it is children forked later that "
+    "no fork was seen after that, so no child is affected: it is children forked later that "
     "cannot use CUDA (run --guard refuses such a fork)"
 )
 

@@ -45,7 +45,7 @@ def main(args: Sequence[str]) -> int:
         with contextlib.ExitStack() as undo:
             exitcode = _run(options, undo)
     except UsageError as error:
-        _say(f"error: {error}\n{run_options.USAGE}", end="")
+        _say(f"error: {error}\n{run_options.USAGE}{run_options.HINT}", end="")
         return USAGE
     return end_like(exitcode)
 

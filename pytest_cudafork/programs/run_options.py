@@ -38,6 +38,9 @@ initialized it, who forked, which child was poisoned. The exit status is the pro
 )
 
 
+HINT = "--help shows the options\n"
+
+
 class UsageError(ValueError):
     """The arguments cannot be used; Recoverable by others. The text says what is wrong."""
 

@@ -20,6 +20,7 @@ from pytest_cudafork.capture.cuda.memory import allocator_map, gone, settle
 from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.warmup_kernels import KernelRecorder, Tagger
 from pytest_cudafork.capture.interface.backend import (
+    CAPTURES_ITSELF,
     Capture,
     CaptureFinding,
     GraphBackend,
@@ -215,8 +216,7 @@ class CudaBackend(GraphBackend):
                     "a capture is under way on the current stream already",
                     where=line_at_work(),
                     why=why,
-                    todo="end the other capture first; where the function captures by itself, as "
-                    "torch.compile(mode='reduce-overhead') does, test it without capturing it",
+                    todo=f"end the other capture first; {CAPTURES_ITSELF}",
                 )
             )
 

@@ -11,6 +11,14 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple
 
+CAPTURES_ITSELF = (
+    "where the function captures by itself (torch.cuda.graph, or "
+    "torch.compile(mode='reduce-overhead')), leave that to it: --cuda-fork-captures checks the "
+    "graphs of a test that calls it, and assert_replay_equals_eager(..., replay=) those that it "
+    "hands over"
+)
+"""What to do where a function that is to be captured turns out to capture."""
+
 
 def describe(tensor: Any) -> str:
     """Return a tensor's type and shape as a reader knows them: ``float32[4, 8]``."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import torch
 
-from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.interface.backend import CAPTURES_ITSELF, CaptureFinding
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.software import launches, streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.host_calls import HostCalls
@@ -70,7 +71,8 @@ def _refuse_a_second() -> None:
             CaptureFinding(
                 "capture-failed",
                 "a capture was begun within a capture",
+                where=line_at_work(),
                 why="CUDA allows one capture of a stream at a time, and torch one of a process",
-                todo="capture the inner function before or after the outer one",
+                todo=f"capture the inner function before or after the outer one; {CAPTURES_ITSELF}",
             )
         )

@@ -238,6 +238,7 @@ def test_what_is_not_there_is_said_as_ever(tmp_path: Path, write: Write) -> None
     wrong = watched("--nonsense", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "there is no option '--nonsense'" in wrong.stderr
+    assert wrong.stderr.endswith("--help shows the options\n")
     full = watched("--report", tmp_path / "no" / "r", "prog.py", cwd=tmp_path)
     assert full.returncode == 2
     assert "--report: " in full.stderr

@@ -153,3 +153,12 @@ def test_the_workaround_is_first_and_that_of_vllm_in_its_logs(
         assert run.startswith("python -m pytest_cudafork run ")
     no_gpu = steps_of("(VllmWorker) No CUDA GPUs are available", monkeypatch, capsys)
     assert not [step for step in no_gpu if "VLLM" in step]
+
+
+def test_text_in_place_of_a_file_is_told_where_it_belongs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        commands(["explain", "Cannot re-initialize CUDA in forked subprocess"])
+    said = capsys.readouterr().err
+    assert "No such file or directory: name a file, or none and paste the text, which" in said

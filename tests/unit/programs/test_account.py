@@ -79,14 +79,14 @@ def test_a_fork_that_has_done_no_harm_yet_is_told_and_is_no_error() -> None:
 def test_a_process_that_was_forked_to_start_a_program_is_no_poisoned_child() -> None:
     text = account(PROCESS, TOUCH, {**CHILD, "fork": "", "program": True}).text()
     assert "poisoned children: 0, " in text
-    assert "no fork was seen after that, so nothing has gone wrong" in text
+    assert "no fork was seen after that, so no child is affected" in text
 
 
 def test_a_touch_alone_needs_no_advice() -> None:
     other = {**TOUCH, "id": "1-9", "t": 9, "stack": [["/w/other.py", 1, "f", 3]]}
     text = account(PROCESS, TOUCH, other).text()
     assert "what to do:" not in text
-    assert text.count("\nno fork was seen after that, so nothing has gone wrong: ") == 1
+    assert text.count("\nno fork was seen after that, so no child is affected: ") == 1
     assert "also touched by:\n    /w/other.py:1: in f\n" in text
 
 
