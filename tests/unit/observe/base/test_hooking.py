@@ -147,18 +147,18 @@ def test_a_traceback_shows_the_head_of_a_hooked_function_and_then_where_it_is() 
 
     def fails(first: int, /, *rest: int, last: int = 0, **more: int) -> int:
         found = first + number
-        raise ValueError(found, rest, last, more)
+        raise LookupError(found, rest, last, more)
 
     def fails_later(count: int) -> Generator[int, None, None]:
         yield from range(count)
-        raise ValueError(number)
+        raise LookupError(number)
 
     undo = UndoStack()
     owner = SimpleNamespace(fails=fails, fails_later=fails_later)
     for name in vars(owner):
         hook(undo, owner, name, passing([]))
     for function, call in ((fails, lambda: fails(1, 2)), (fails_later, lambda: [*fails_later(2)])):
-        with pytest.raises(ValueError) as caught:
+        with pytest.raises(LookupError) as caught:
             call()
         entries = traceback.extract_tb(caught.value.__traceback__)
         head, *inside = [each for each in entries if each.name == function.__name__]
