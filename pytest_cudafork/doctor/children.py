@@ -34,25 +34,27 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-def ask(script: str, *arguments: str, timeout: float) -> Answer:
+def ask(script: str, *arguments: str, timeout: float, told: Any = None) -> Answer:
     """Run a script of ``child/`` with these arguments and a file for its report.
 
     Args:
         script: Its name.
         *arguments: What comes before the report's path.
         timeout: Seconds after which it is ended.
+        told: What it finds on its standard input, as JSON.
 
     """
     try:
         with tempfile.TemporaryDirectory(
             prefix="pytest-cudafork-doctor-", ignore_cleanup_errors=True
         ) as folder:
-            return _ask(script, arguments, os.path.join(folder, "report.json"), timeout)
+            path = os.path.join(folder, "report.json")
+            return _ask(script, arguments, path, timeout, json.dumps(told))
     except OSError as error:
         return Answer(None, None, str(error))
 
 
-def _ask(script: str, arguments: Sequence[str], path: str, timeout: float) -> Answer:
+def _ask(script: str, arguments: Sequence[str], path: str, timeout: float, told: str) -> Answer:
     """Run a script that writes its report to a path.
 
     Raises:
@@ -69,6 +71,7 @@ def _ask(script: str, arguments: Sequence[str], path: str, timeout: float) -> An
                 path,
                 method=None,
                 timeout=timeout,
+                stdin=told,
                 allow_findings=True,
             )
     except ScriptTimeout as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, NamedTuple
 
 from pytest_cudafork.doctor.children import ask
@@ -194,7 +195,7 @@ def examine_triton(torch: Torch) -> list[Finding]:
 
 def examine_import(module: str, subject: str) -> tuple[list[Finding], dict[str, Any]]:
     """Import a module in a child, under the watch; say what speaks against it."""
-    answer = ask("import_module.py", module, timeout=_IMPORT_SECONDS)
+    answer = ask("import_module.py", module, timeout=_IMPORT_SECONDS, told=sys.path)
     touches = answer.result.touches if answer.result is not None else ()
     places = list(dict.fromkeys(headline(touch) for touch in touches))
     findings = [

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.file_worker import commands
 from pytest_cudafork.file_worker.child.template import CUDA, IMPORT
-from pytest_cudafork.file_worker.runner import SIGNAL_BASE, FileRunner
+from pytest_cudafork.file_worker.runner import SIGNAL_BASE, FileRunner, NoTemplateError
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.settings import import_options
 from pytest_cudafork.settings.option import parse_modules, typed
@@ -66,6 +66,9 @@ def main(args: Sequence[str]) -> int:
                 return USAGE
             _end_when_nobody_listens(runner, given.result_fd)
             return _serve(runner, sys.stdin.buffer, given.result_fd)
+    except NoTemplateError as error:
+        _say(refusal(error.why_not, renewed=True))
+        return USAGE
     except (ChildError, OSError) as error:
         _say(f"it ends, for {error}")
         return LOST
@@ -103,14 +106,22 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-def refusal(why_not: CannotFork) -> str:
-    """Say why the template cannot be forked, and what to do about it."""
+def refusal(why_not: CannotFork, *, renewed: bool = False) -> str:
+    """Say why the template cannot be forked, and what to do about it.
+
+    Args:
+        why_not: Why.
+        renewed: Whether files were run, in forks of a template before this one.
+
+    """
     name = why_not.path
+    anew = " anew (--renew-after)" if renewed else ""
     if why_not.kind == "start":
-        return f"{why_not.text}; it wrote:\n{why_not.output or '(nothing)'}"
+        when = f"when it was to be started{anew}, " if renewed else ""
+        return f"{when}{why_not.text}; it wrote:\n{why_not.output or '(nothing)'}"
     what = f"after `import {name}`" if name else "before any module was imported"
     if why_not.kind == IMPORT:
-        return f"--preload: {name} cannot be imported:\n{why_not.text}"
+        return f"--preload: {name} cannot be imported{anew}:\n{why_not.text}"
     advice = (
         f"`python -m pytest_cudafork imports {name.partition('.')[0]} --preload` names the line "
         "and the modules that can be preloaded; leave this one out, or change the line"
@@ -123,7 +134,12 @@ def refusal(why_not: CannotFork) -> str:
         if why_not.kind == CUDA
         else "a file that is forked from there lacks them, and may wait for them for ever"
     )
-    return f"no file was run: {what}, {why_not.text}. From then on {harm}. What to do: {advice}."
+    run = (
+        f"no more files are run: when the modules were imported{anew},"
+        if renewed
+        else "no file was run:"
+    )
+    return f"{run} {what}, {why_not.text}. From then on {harm}. What to do: {advice}."
 
 
 # -- what ends it ----------------------------------------------------------------------------------

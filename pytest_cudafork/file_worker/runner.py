@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_cudafork.compat.unpatched import contextlib, os, signal, time
+from pytest_cudafork.errors import ChildError
 from pytest_cudafork.file_worker.commands import Answer
 from pytest_cudafork.process import exit_status, launch, supervision
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
@@ -19,6 +20,19 @@ SIGNAL_BASE = 128
 _LOST = 1
 _PREPARATION = "pytest_cudafork.file_worker.child.template:prepare"
 _FILE = "pytest_cudafork.file_worker.child.run_file:run"
+
+
+class NoTemplateError(ChildError):
+    """The template that was started anew cannot be forked.
+
+    Attributes:
+        why_not: Why.
+
+    """
+
+    def __init__(self, why_not: CannotFork) -> None:
+        super().__init__(why_not.reason)
+        self.why_not = why_not
 
 
 class FileRunner:
@@ -85,11 +99,16 @@ class FileRunner:
 
         Raises:
             ChildError: There is no process for it, or none that can be forked.
+            NoTemplateError: The template had to be started anew, and cannot be forked now.
+            OSError: There is no process left for the template.
 
         """
         if self._renew_after and self._files == self._renew_after:
             self._server.close()
             self._files = 0
+            why_not = self.start()
+            if why_not is not None:
+                raise NoTemplateError(why_not)
         self._files += 1
         limit = self._timeout if timeout is None else timeout
         start = time.perf_counter()

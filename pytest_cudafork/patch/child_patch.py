@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from pytest_cudafork.compat import standard_library
@@ -198,6 +199,7 @@ class ChildPatch:
             key=pickled(call, "key", key) if kind.endswith("item") else b"",
             value=pickled(call, "value", value) if kind.startswith("set") else b"",
             raising=raising,
+            search=tuple(one for one in sys.path if isinstance(one, str) and os.path.isabs(one)),
         )
         self._apply(record, Loaded(key, value))
 

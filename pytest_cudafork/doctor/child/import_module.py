@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
+from collections.abc import Sequence
 
 
-def main(name: str, report: str) -> None:
-    """Import a module and write what came of it; the import may print what it likes."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
-    sys.path.insert(0, os.getcwd())  # as `python -m` has it
+def main(name: str, report: str, path: Sequence[str]) -> None:
+    """Import a module and write what came of it; the import may print what it likes.
+
+    Args:
+        name: The module.
+        report: The file to write.
+        path: Where modules are looked for: what the doctor has, which has judged the files there.
+
+    """
+    sys.path[:] = path
     error = version = ""
     try:
         version = str(getattr(importlib.import_module(name), "__version__", ""))
@@ -23,4 +28,4 @@ def main(name: str, report: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2], json.load(sys.stdin))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pytest_cudafork.compat import standard_library, tracebacks
 from pytest_cudafork.compat.unpatched import contextlib, os, signal
+from pytest_cudafork.file_worker.child.open_files import write_held_back
 from pytest_cudafork.process import child
 from pytest_cudafork.process.protocol import messages
 
@@ -47,6 +48,8 @@ def run(task: child.Task) -> int:
         told = (f"{name} ({there})" for name, there in hidden.items())
         channel.send(messages.NotLoaded("; ".join(told)))
         return 0
+    inherited = () if task.prepared is None else task.prepared.open_files
+    atexit.register(write_held_back, inherited)  # the first is the last that is called
     status = run_program(filename, task.data["arguments"], task.prepared)
     if not channel.is_mine:  # a process that the program has forked, and that came to its end, too
         child.leave(status)

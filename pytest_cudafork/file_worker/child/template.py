@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from pytest_cudafork.check.state import current_state
 from pytest_cudafork.compat.unpatched import contextlib, threading, traceback
+from pytest_cudafork.file_worker.child import open_files
 from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.process import child, fork_server, randomness
 from pytest_cudafork.process.forking import freeze_before_fork
@@ -32,6 +33,8 @@ class Template(fork_server.Prepared):
         self._first = path[0] if path else None
         self._path = list(sys.path)
         self._surroundings = child.surroundings({})
+        self.open_files = open_files.flush_all()
+        """Files that modules have opened, with nothing held back."""
 
     def begin_child(self, stacks_fd: int) -> None:
         """Give a child random numbers of its own, as a fresh interpreter has them."""
@@ -64,8 +67,9 @@ def prepare(server: fork_server.ForkServer) -> None:
             return
     seeds.look()
     freeze_before_fork.OpenMP().pause()
+    template = Template(seeds, path)
     freeze_before_fork.freeze()
-    server.serve(Template(seeds, path))
+    server.serve(template)
 
 
 def import_and_look(name: str) -> CannotFork | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -101,8 +102,29 @@ def _fill(record: Record, place: Place, places: list[Place], every: list[Place])
 
 
 def _load(record: Record) -> Loaded:
-    key = pickle.loads(record.key) if record.key else None
-    return Loaded(key, pickle.loads(record.value) if record.value else None)
+    return Loaded(_unpickled(record.key, record.search), _unpickled(record.value, record.search))
+
+
+def _unpickled(data: bytes, search: Sequence[str]) -> Any:
+    """Return what a pickle holds, None for none; ``search`` is looked through last for modules.
+
+    Raises whatever unpickling raises.
+    """
+    if not data:
+        return None
+    try:
+        return pickle.loads(data)
+    except ModuleNotFoundError:
+        more = [entry for entry in search if entry not in sys.path]
+        if not more:
+            raise
+    sys.path += more
+    try:
+        return pickle.loads(data)
+    finally:
+        for entry in more:
+            with contextlib.suppress(ValueError):  # somebody has taken it out
+                sys.path.remove(entry)
 
 
 def _place(record: Record, module: Any, loaded: Loaded) -> Place:

@@ -30,6 +30,8 @@ class Record:
         key: The pickle of the key of an item.
         value: The pickle of the new value; the text of a variable.
         raising: Whether what is replaced has to be there.
+        search: Where the process that patches looks for modules; the key and the value may be of
+            one that other processes do not find, such as a helper beside the test file.
 
     """
 
@@ -39,6 +41,7 @@ class Record:
     key: bytes = b""
     value: bytes = b""
     raising: bool = True
+    search: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return the call that made it, as far as messages need it."""
@@ -77,7 +80,7 @@ def read(folder: str) -> list[Record]:
     """
     with io.open(os.path.join(folder, _PATCHES), "rb") as file:
         plain: Any = frames.loads(file.read())
-    return [Record(**one) for one in plain]
+    return [Record(**{**one, "search": tuple(one["search"])}) for one in plain]
 
 
 def complain(folder: str, text: str) -> None:

@@ -165,6 +165,18 @@ def test_a_module_that_initializes_cuda_is_named_and_no_file_runs(
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_module_that_cannot_be_imported_anew_is_named(tmp_path: Path, drive: Any) -> None:
+    (tmp_path / "once.py").write_text("open('once.lock', 'x').close()")
+    (tmp_path / "test_it.py").write_text("")
+    driver = drive("--preload=json,once", "--renew-after=1")
+    assert driver.run("test_it.py")["returncode"] == 0
+    driver.ask(filename="test_it.py")
+    status, out = driver.end()
+    assert status == 2
+    assert "--preload: once cannot be imported anew (--renew-after):\nTraceback" in out
+    assert "FileExistsError" in out
+
+
 def test_a_module_that_is_not_there_is_named(drive: Any) -> None:
     driver = drive("--preload=json,no_such_library")
     status, out = driver.end()

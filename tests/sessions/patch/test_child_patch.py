@@ -194,3 +194,35 @@ def test_an_isolated_test_in_a_checked_session_patches_its_own_children(
     )
     result = run_session(pytester, "-v", "--cuda-fork-isolate=fork", "--cuda-fork-check")
     assert outcomes(result) == {"test_patched": "PASSED", "test_real": "PASSED"}
+
+
+@pytest.mark.parametrize("values", ["beside.fake", "lambda: beside.fake()"])
+def test_a_helper_beside_the_test_file_travels_though_no_child_finds_it(
+    pytester: pytest.Pytester, values: str
+) -> None:
+    """The folder of a test file is on the path of pytest; a program does not know of it."""
+    folder = pytester.mkdir("tests")
+    (folder / "beside.py").write_text("def fake(): return 'fake'\n")
+    (folder / "test_it.py").write_text(
+        f"""
+import multiprocessing, subprocess, sys
+import beside, patched_work
+
+def test_a_program(child_patch):
+    child_patch.setattr("patched_work.answer", {values})
+    code = "import patched_work, sys; print(patched_work.answer(), sys.path)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.startswith("fake") and "tests" not in done.stdout, done
+
+def test_multiprocessing(child_patch):
+    child_patch.setattr("patched_work.answer", {values})
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(ask) == "fake"
+
+def ask(): return patched_work.answer()
+"""
+    )
+    pytester.makepyfile(patched_work=WORK)
+    pytester.syspathinsert()
+    result = run_session(pytester, "-v", "tests")
+    assert outcomes(result) == {"test_a_program": "PASSED", "test_multiprocessing": "PASSED"}

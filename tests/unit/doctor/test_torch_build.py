@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,9 +131,9 @@ def test_whether_triton_is_the_one_that_torch_requires(
 def test_an_import_is_tried_in_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("warez_whole.py").write_text("print('a word of its own')")
-    Path("warez_touches.py").write_text(f"{TOUCH}\nraise ImportError('undefined symbol: x')")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "warez_whole.py").write_text("print('a word of its own')")
+    (tmp_path / "warez_touches.py").write_text(f"{TOUCH}\nraise ImportError('undefined symbol: x')")
     assert examine_import("warez_whole", "W") == ([], {"error": "", "touches": []})
     touch, error = examine_import("warez_touches", "W")[0]
     assert (touch.level, error.level) == (Level.WARNING, Level.PROBLEM)
@@ -144,18 +145,32 @@ def test_an_import_is_tried_in_a_process_of_its_own(
 def test_an_import_that_ends_its_process_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("warez_dies.py").write_text("import os; os.abort()")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "warez_dies.py").write_text("import os; os.abort()")
     (found,), _ = examine_import("warez_dies", "W")
     assert found.level is Level.PROBLEM
     assert "SIGABRT" in found.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("safely", [False, True])
+def test_the_import_finds_what_the_doctor_finds(
+    safely: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``python -P`` does not look into its folder, and so neither does the child."""
+    monkeypatch.chdir(tmp_path)
+    Path("wave.py").write_text("raise RuntimeError('this one')")  # the standard library has one
+    if not safely:
+        monkeypatch.setattr(sys, "path", ["", *sys.path])
+    findings, _ = examine_import("wave", "W")
+    assert ["this one" in found.text for found in findings] == ([] if safely else [True])
 
 
 def test_an_import_that_could_not_be_tried_is_not_said_to_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused = Answer(None, None, "No usable temporary directory found")
-    monkeypatch.setattr(torch_build, "ask", lambda *args, timeout: refused)
+    monkeypatch.setattr(torch_build, "ask", lambda *args, **more: refused)
     (found,), _ = examine_import("warez", "W")
     assert found.level is Level.WARNING
     assert "could not be tried: No usable temporary" in found.text

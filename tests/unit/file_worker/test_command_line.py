@@ -210,6 +210,21 @@ def test_a_refusal_says_what_to_do(why_not: CannotFork, words: str) -> None:
     assert words in refusal(why_not)
 
 
+@pytest.mark.parametrize(
+    ("why_not", "words"),
+    [
+        (CannotFork("b", template.IMPORT, "E: no"), "--preload: b cannot be imported anew ("),
+        (CannotFork("b", template.CUDA, "CUDA is x"), "no more files are run: when the modules"),
+        (CannotFork("", "start", "the fork server died"), "when it was to be started anew ("),
+    ],
+    ids=lambda value: value.kind if isinstance(value, CannotFork) else "",
+)
+def test_files_that_were_run_before_are_not_denied(why_not: CannotFork, words: str) -> None:
+    said = refusal(why_not, renewed=True)
+    assert words in said
+    assert "no file was run" not in said
+
+
 @pytest.fixture
 def devnull() -> Iterator[dict[str, int]]:
     fds = {

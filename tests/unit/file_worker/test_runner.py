@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -159,6 +160,57 @@ def test_logs_that_a_handler_keeps_are_written_at_the_end(
     )
     assert runner.run(_write(tmp_path / "program.py", text)).returncode == 0
     assert (tmp_path / "log").read_text() == "kept\n"
+
+
+LOG = """
+import os
+log = open(os.path.join(os.environ["HELD"], "log"), "a")
+log.write("by module")
+"""
+HOLDS_BACK = """
+import atexit, gzip, os, pathlib, sys
+import holds_log
+def here(name): return pathlib.Path(os.environ["HELD"]) / name
+text = open(here("text"), "w"); text.write("held")
+data = open(here("data"), "wb"); atexit.register(data.write, b"held")
+packed = gzip.open(here("packed"), "wt"); packed.write("held")
+class Keeps: file = open(here("kept"), "w")
+Keeps.me = Keeps(); Keeps.file.write("held")
+holds_log.log.write(" by file")
+"""
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_what_open_files_hold_back_is_written_at_the_end(
+    hidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Python, which is asked first."""
+    program = _write(tmp_path / "files" / "program.py", HOLDS_BACK)
+    _write(tmp_path / "holds_log.py", LOG)
+    _write(tmp_path / "files" / f"{'decimal' if hidden else 'nothing'}.py", "")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    held = []
+    for by_python in (True, False):
+        folder = tmp_path / f"held by python {by_python}"
+        folder.mkdir()
+        monkeypatch.setenv("HELD", str(folder))
+        if by_python:
+            subprocess.run([sys.executable, program], check=True)
+        else:
+            runner = FileRunner(["holds_log", "decimal"], timeout=LIMIT)
+            answer = runner.run(program)
+            runner.close()
+            assert answer.returncode == 0
+            assert ("fresh interpreter" in answer.why) is hidden
+        found = {one.name: one.read_bytes() for one in folder.iterdir()}
+        held.append({**found, "packed": gzip.decompress(found["packed"])})
+    names = ("data", "kept", "packed", "text")
+    assert held[0] == {**dict.fromkeys(names, b"held"), "log": b"by module by file"}
+    if hidden:  # the template's module has opened the log, too
+        assert held[1].pop("log").startswith(b"by module")
+        del held[0]["log"]
+    assert held[1] == held[0]
 
 
 def test_files_share_nothing_and_leave_nothing(runner: FileRunner, tmp_path: Path) -> None:

@@ -57,6 +57,13 @@ def test_what_is_wrong_is_said_whatever_the_exit_status_is(kind: str) -> None:
     assert words in "\n".join(verdict.wrong)
 
 
+def test_a_test_that_passed_unexpectedly_is_not_why_a_session_fails() -> None:
+    """Where ``xfail_strict`` makes it a failure, pytest reports one."""
+    tests = [sessions.a_test(0, "xpassed"), sessions.a_test(1, "failed")]
+    verdict = verdict_of(sessions.document(tests=tests, good=False, exit_status=1))
+    assert verdict.wrong == ("1 test: failed",)
+
+
 def test_an_exit_status_is_told_in_words_where_it_is_known() -> None:
     words = [
         verdict_of(sessions.document(good=False, exit_status=status)).words for status in (5, 77)

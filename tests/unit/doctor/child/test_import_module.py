@@ -32,7 +32,7 @@ def test_what_came_of_it_is_in_the_file(
     monkeypatch.delitem(sys.modules, name, raising=False)
     Path(f"{name}.py").write_text(text)
     try:
-        import_module.main(name, "report.json")
+        import_module.main(name, "report.json", [str(tmp_path), *sys.path])
     finally:
         sys.modules.pop(name, None)
     assert json.loads(Path("report.json").read_text()) == expected

@@ -7,6 +7,8 @@ import os
 import pickle
 import re
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,28 @@ def state(work: Any) -> list[Any]:
         dict(vars(work.Engine)).get("static"),
         dict(work.CONFIG),
     ]
+
+
+@pytest.mark.parametrize("kind", ["setattr", "setitem"])
+def test_a_value_of_a_module_that_only_the_test_finds_is_looked_for_where_it_looks(
+    package: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "beside"
+    folder.mkdir()
+    (folder / "beside_the_test.py").write_text("class Plan: pass\ndef key(): return 'k'\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = list(sys.path)
+    value = b"cbeside_the_test\nPlan\n."  # what pickle makes of the class
+    path = "answer" if kind == "setattr" else "CONFIG"
+    lost = Record(kind, f"{package}.work", path, pickle.dumps("a"), value)
+    work: Any = importlib.import_module(f"{package}.work")
+    with pytest.raises(ModuleNotFoundError, match="beside_the_test"):
+        apply(lost)
+    undo = apply(replace(lost, search=(str(folder), before[-1])))
+    got = work.answer if kind == "setattr" else work.CONFIG["a"]
+    assert got is sys.modules.pop("beside_the_test").Plan
+    undo()
+    assert sys.path == before
 
 
 @pytest.mark.parametrize("imported", [True, False], ids=["imported", "not yet"])

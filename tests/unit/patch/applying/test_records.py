@@ -15,6 +15,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     made = [
         Record("setattr", "a.b", "C.d", value=b"1", raising=False),
         Record("delenv", "", "NAME"),
+        Record("setattr", "a", "b", value=b"2", search=("/one", "/two\udcff")),
     ]
     records.write(str(tmp_path), made)
     assert records.read(str(tmp_path)) == made
