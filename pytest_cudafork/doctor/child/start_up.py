@@ -126,7 +126,25 @@ def measure() -> list[dict[str, Any]]:
         if name in namespace:  # a Python that lacks one is measured without it
             namespace[name] = looks.around(namespace[name], name_of)
     site.main()
-    return looks.files
+    return _once(looks.files)
+
+
+def _once(files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each file once: in a virtual environment Python reads ``.pth`` files twice.
+
+    A ``sitecustomize`` that is not there is left out.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for file in files:
+        first = found.setdefault(file["file"], file)
+        for key, value in file.items():
+            if first is not file and key != "file":
+                first[key] = first[key] or value
+    return [
+        file
+        for name, file in found.items()
+        if os.path.isabs(name) or any(value for key, value in file.items() if key != "file")
+    ]
 
 
 def main(arguments: list[str]) -> None:

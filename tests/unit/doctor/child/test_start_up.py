@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -78,20 +79,30 @@ def test_the_files_of_a_start_up_are_measured_one_by_one(
     import site
 
     def main() -> None:
-        site.addpackage("/site", "a.pth", None)
+        for _ in range(2):  # as in a virtual environment
+            site.addpackage("/site", "a.pth", None)
+            site.addpackage("/site", "b.pth", None)
         site.execsitecustomize()
+        site.execusercustomize()
 
     monkeypatch.setattr(site, "main", main)
     monkeypatch.setattr(site, "addpackage", lambda *args: None)
     monkeypatch.setattr(site, "execsitecustomize", lambda: None)
-    monkeypatch.setattr(site, "execusercustomize", lambda: None)
+    user = ModuleType("usercustomize")
+    user.__file__ = "/site/usercustomize.py"
+    monkeypatch.setattr(
+        site,
+        "execusercustomize",
+        lambda: monkeypatch.setitem(sys.modules, "usercustomize", user),
+    )
     monkeypatch.delitem(sys.modules, "sitecustomize", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("_CUDAFORK_ROOT", "_CUDAFORK_WATCH"):
         monkeypatch.delenv(name, raising=False)
     start_up.main([str(tmp_path / "report.json"), MEASURED])
     files = json.loads((tmp_path / "report.json").read_text())
-    assert [each["file"] for each in files] == ["/site/a.pth", "sitecustomize"]
+    expected = ["/site/a.pth", "/site/b.pth", "/site/usercustomize.py"]
+    assert [each["file"] for each in files] == expected, "no sitecustomize is there"
 
 
 @pytest.mark.slow
