@@ -4,7 +4,7 @@ Which memory does is noted by storage, so views, parameters and what operators m
 lie there, too. The plugin's own code is told the truth. Common operators refuse tensors of both
 kinds, as a GPU does. Within a capture the host works at once with what lies on the host for
 sure, and copies between the two are taken and refused as CUDA does. Not covered: tensors that no
-call of the Python API of torch makes (``torch.Tensor([1.0])``, gradients in hooks) say "cpu", and a
+call of the Python API of torch makes (``torch.Tensor([1.0])``) say "cpu", and a
 capture takes them for tensors of the device; generators on a GPU and threads that ran before are
 refused by the present face.
 """
@@ -27,7 +27,8 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.host_work import work_of_host
 from pytest_cudafork.capture.operators.traits import makes_by_shape, tensors_in
 from pytest_cudafork.capture.software.places import Places
-from pytest_cudafork.capture.stand_ins import saved_tensors
+from pytest_cudafork.capture.stand_ins import called_back, saved_tensors
+from pytest_cudafork.capture.stand_ins.called_back import index_now
 from pytest_cudafork.capture.stand_ins.host_copies import (
     check_assignment,
     check_copies,
@@ -44,7 +45,9 @@ from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
     COMPILER,
     GROUPING,
+    OPERATORS,
     OPTIMIZER_CHECKS,
+    OpOverload,
     copy_lists,
     count_modes,
     default_device,
@@ -78,8 +81,8 @@ class CudaTensors(Places):
         self._plain_tolist = Tensor.tolist
         self._asked: dict[Any, Callable[[Tensor], Any]] = {
             Tensor.device.__get__: self._device,
-            Tensor.is_cuda.__get__: lambda tensor: KNOWN.index_of(tensor) is not None,
-            Tensor.is_cpu.__get__: lambda tensor: KNOWN.index_of(tensor) is None and tensor.is_cpu,
+            Tensor.is_cuda.__get__: lambda tensor: index_now(tensor) is not None,
+            Tensor.is_cpu.__get__: lambda tensor: index_now(tensor) is None and tensor.is_cpu,
             Tensor.get_device: self._get_device,
         }
         self._moves: dict[Any, Callable[..., Tensor]] = {
@@ -89,6 +92,8 @@ class CudaTensors(Places):
             Tensor.cuda: self._cuda,
             Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
             Tensor.to: self._to,
+                tensor, self._device(other), other.dtype
+            ),
             Tensor.copy_: self._copy,
             Tensor.numpy: functools.partial(self._numpy, Tensor.numpy),
             Tensor.__array__: functools.partial(self._numpy, Tensor.__array__),
@@ -124,6 +129,7 @@ class CudaTensors(Places):
             )
             undo.callback(compiler)
             saved_tensors.put_in_place(undo)
+            called_back.put_in_place(undo, self)
             yield
 
     def __torch_function__(
@@ -131,7 +137,7 @@ class CudaTensors(Places):
     ) -> Any:
         """Call one function of torch with CPU tensors."""
         kwargs = dict(kwargs or {})
-        if func is torch.device:
+        if func is torch.device or (func.__class__ is OpOverload and _is_below(func)):
             return func(*args, **kwargs)
         ask = self._asked.get(func)
         if ask is not None:
@@ -175,12 +181,13 @@ class CudaTensors(Places):
         pinned = kwargs.pop("pin_memory", False)
         if of_host:
             result = self._on_host(func, *args, **kwargs)
-        else:
+        elif index is None:
             result = func(*args, **kwargs)
-            if index is not None:
-                if _name_of(func) == _PACKS:
-                    KNOWN.note_hosts(result[1])  # how many sequences go on at each step
-                KNOWN.note_gpu(result, index)
+        else:
+            result = called_back.at_work(index, func, args, kwargs)
+            if _name_of(func) == _PACKS:
+                KNOWN.note_hosts(result[1])  # how many sequences go on at each step
+            KNOWN.note_gpu(result, index)
         return self._pinned(result) if pinned else result
 
     def lies_on_host(self, tensor: Tensor) -> bool | None:
@@ -192,11 +199,11 @@ class CudaTensors(Places):
         KNOWN.note_hosts(tensor)
 
     def _device(self, tensor: Tensor) -> torch.device:
-        index = KNOWN.index_of(tensor)
+        index = index_now(tensor)
         return tensor.device if index is None else torch.device("cuda", index)
 
     def _get_device(self, tensor: Tensor) -> int:
-        index = KNOWN.index_of(tensor)
+        index = index_now(tensor)
         return int(tensor.get_device()) if index is None else index
 
     def _cuda(
@@ -211,9 +218,9 @@ class CudaTensors(Places):
         """Copy from one place to another, as a GPU would; else what ``to`` does."""
         name = "device" if "device" in kwargs else "other"
         place = args[0] if args else kwargs.get(name)
-        before = after = KNOWN.index_of(tensor)
+        before = after = index_now(tensor)
         if isinstance(place, Tensor):
-            after = KNOWN.index_of(place)
+            after = index_now(place)
         elif isinstance(place, str | int | torch.device):
             device = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
             if device.type == "cuda":
@@ -256,7 +263,7 @@ class CudaTensors(Places):
 
     def _copy(self, tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
         if isinstance(source, Tensor):
-            before, after = KNOWN.index_of(source), KNOWN.index_of(tensor)
+            before, after = index_now(source), index_now(tensor)
             if (before is None) is not (after is None):
                 waits = not (args[0] if args else kwargs.get("non_blocking", False))
                 check_copy("copy_", source, tensor, to_host=after is None, waits=waits)
@@ -377,6 +384,16 @@ def _name_of(function: Any) -> str:
 
 def _is_ours(names: dict[str, Any]) -> bool:
     return str(names.get("__name__", "")).startswith("pytest_cudafork.")
+
+
+def _is_below(operator: Any) -> bool:
+    """Whether an operator is part of a call of torch: a mode of the plugin saw it there."""
+    if operator in _LIFTS or not called_back.is_at_work():
+        return False
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == OPERATORS:
+        frame = frame.f_back
+    return _is_ours(frame.f_globals)
 
 
 def _on_cuda(value: object) -> bool:
