@@ -92,6 +92,7 @@ class CudaTensors(Places):
             Tensor.cuda: self._cuda,
             Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
             Tensor.to: self._to,
+            Tensor.type_as: lambda tensor, other: self._to(
                 tensor, self._device(other), other.dtype
             ),
             Tensor.copy_: self._copy,
