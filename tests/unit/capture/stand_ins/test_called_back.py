@@ -25,7 +25,7 @@ def everywhere() -> Iterator[None]:
         yield
 
 
-class _Twice(torch.autograd.function.Function):  # type: ignore[misc]  # torch is not followed
+class _Twice(torch.autograd.Function):  # type: ignore[misc, name-defined]
     """Doubles a tensor; its backward pass works with new tensors of both ways to ask for a GPU."""
 
     @staticmethod
