@@ -228,6 +228,10 @@ def is_traced() -> bool:
     return keys is not None and torch._C._get_dispatch_mode(keys.PROXY) is not None
 
 
+FAKES = "torch._subclasses."
+"""The package that makes fake tensors of others."""
+
+
 def has_fake_tensors() -> bool:
     """Whether operators of this thread make fake tensors, which have shapes and no contents."""
     keys = getattr(torch._C, "_TorchDispatchModeKey", None)

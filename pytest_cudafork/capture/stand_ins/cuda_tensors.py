@@ -44,6 +44,7 @@ from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
     COMPILER,
+    FAKES,
     GROUPING,
     OPERATORS,
     OPTIMIZER_CHECKS,
@@ -51,6 +52,7 @@ from pytest_cudafork.compat.torch_graphs import (
     copy_lists,
     count_modes,
     default_device,
+    has_fake_tensors,
     makes_tensors,
     uncompiled,
 )
@@ -63,6 +65,10 @@ __tracebackhide__ = of_refusals
 _INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 """Operators of constructors that no mode sees, as ``torch.LongTensor([1, 2])``."""
+_OURS = ("pytest_cudafork.",)
+_TOLD_THE_TRUTH = (*_OURS, FAKES)
+"""Fakes of such tensors are fakes of CPU tensors: a fake on a GPU ends the process without one."""
+
 _PACKS = "_pack_padded_sequence"
 _FROM_HOST = (
     (torch, "from_numpy"),
@@ -142,8 +148,8 @@ class CudaTensors(Places):
             return func(*args, **kwargs)
         ask = self._asked.get(func)
         if ask is not None:
-            ours = _is_ours(sys._getframe(1).f_globals)
-            return func(*args, **kwargs) if ours else ask(args[0])
+            truth = _is_of(sys._getframe(1).f_globals, _TOLD_THE_TRUTH)
+            return func(*args, **kwargs) if truth else ask(args[0])
         if func is self._plain_tolist and KNOWN.index_of(args[0]) is not None:
             tell_of_host_copy(args[0])
         # Within a capture some methods are replaced, and torch says what stands in their place.
@@ -174,7 +180,7 @@ class CudaTensors(Places):
             elif func is copy_lists:
                 check_copies(*args, **kwargs)
             else:
-                if not _is_ours(sys._getframe(1).f_globals):
+                if not (has_fake_tensors() or _is_of(sys._getframe(1).f_globals, _OURS)):
                     check_places(func, tensors, index)
                 check_in_place(func, args)
         if index is not None and KNOWN.on_host:
@@ -383,8 +389,8 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", ""))
 
 
-def _is_ours(names: dict[str, Any]) -> bool:
-    return str(names.get("__name__", "")).startswith("pytest_cudafork.")
+def _is_of(names: dict[str, Any], packages: tuple[str, ...]) -> bool:
+    return str(names.get("__name__", "")).startswith(packages)
 
 
 def _is_below(operator: Any) -> bool:
@@ -394,7 +400,7 @@ def _is_below(operator: Any) -> bool:
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") == OPERATORS:
         frame = frame.f_back
-    return _is_ours(frame.f_globals)
+    return _is_of(frame.f_globals, _OURS)
 
 
 def _on_cuda(value: object) -> bool:
