@@ -24,6 +24,9 @@ __all__ = ["DispatchMode", "ObservingMode", "OpOverload"]
 schema_of: Any = attrgetter("_schema")
 """``schema_of(op)``: the ``torch.FunctionSchema`` of an ``OpOverload``."""
 
+OPERATORS = OpOverload.__module__
+"""The module whose code calls an operator."""
+
 CPU_KEYS: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 """For ``OpOverload.redispatch``: the kernel of an operator for the CPU."""
 
@@ -225,6 +228,10 @@ def is_traced() -> bool:
     return keys is not None and torch._C._get_dispatch_mode(keys.PROXY) is not None
 
 
+FAKES = "torch._subclasses."
+"""The package that makes fake tensors of others."""
+
+
 def has_fake_tensors() -> bool:
     """Whether operators of this thread make fake tensors, which have shapes and no contents."""
     keys = getattr(torch._C, "_TorchDispatchModeKey", None)
@@ -339,6 +346,9 @@ def negated(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view of a tensor with the negative bit set."""
     return torch._neg_view(tensor)
 
+
+BACKWARD = torch.autograd, "_engine_run_backward"
+"""What ``torch.autograd.backward`` and ``grad`` call to run a backward pass: ``(roots, ...)``."""
 
 GROUPING = torch._C, "_group_tensors_by_device_and_dtype"
 """By this, optimizers and the clipping of gradients sort tensors by place: no mode sees it."""

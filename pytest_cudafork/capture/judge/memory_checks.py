@@ -89,7 +89,7 @@ def check_there(capture: SeenCapture, findings: Findings) -> None:
     for memory, use in {**uses.writes, **uses.reads}.items():
         if memory.owner is not None or (memory.device.type == "cpu" and not memory.shape):
             continue  # of a graph; or a number, which a graph takes by value
-        if memory.pointer in capture.renewed:
+        if uses.addresses.get(memory) in capture.renewed:
             continue
         found = _lost(uses, memory, use.where)
         if found is not None:
@@ -102,9 +102,10 @@ def _lost(uses: GraphUses, memory: Memory, where: str) -> GraphFinding | None:
     storage = memory.refer()
     if storage is None:
         return _gone(memory, where, "was freed")
-    if storage.data_ptr() != memory.pointer:
+    address = uses.addresses.get(memory, memory.pointer)
+    if storage.data_ptr() != address:
         return _gone(memory, where, "was moved, by a resize,")
-    named = next((each for each in uses.named.get(memory, ()) if _has_moved(each, memory)), None)
+    named = next((each for each in uses.named.get(memory, ()) if _has_moved(each, address)), None)
     if named is None:
         return None
     return GraphFinding(
@@ -142,12 +143,12 @@ def _never_filled(memory: Memory, where: str) -> GraphFinding:
     )
 
 
-def _has_moved(named: Named, memory: Memory) -> bool:
+def _has_moved(named: Named, address: int) -> bool:
     tensor = named.tensor()
     if tensor is None:
         return False
     try:
-        is_there = tensor.untyped_storage().data_ptr() == memory.pointer
+        is_there = tensor.untyped_storage().data_ptr() == address
     except (RuntimeError, NotImplementedError):  # it has no memory, or holds others that have
         return True
     return not is_there or tensor.storage_offset() != named.offset

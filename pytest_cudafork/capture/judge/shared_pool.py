@@ -31,7 +31,7 @@ class SharedPool:
         """
         spoiled, uses = self._history.spoiled, capture.uses
         for memory, use in uses.reads.items() if spoiled else ():
-            if memory in uses.writes or memory.pointer in capture.renewed:
+            if memory in uses.writes or uses.addresses.get(memory) in capture.renewed:
                 continue
             self._history.tell_of_read(memory, use.where)
 

@@ -407,7 +407,7 @@ class History:
     def _graph_writes(self, memory: Memory, part: Part, where: str) -> None:
         assert self.uses is not None, "a capture is under way"
         self.uses.writes.setdefault(memory, Use(where)).add(part)
-        self._pin(memory)
+        self.uses.pin(memory)
 
     def graph_reads(self, read: Read, tensor: Tensor, *, looks: bool = True) -> None:
         """Note what the graph whose capture is under way reads.
@@ -428,14 +428,9 @@ class History:
             return
         if memory not in uses.reads:
             uses.reads[memory] = Use(self.line())
-            self._pin(memory)
+            uses.pin(memory)
         uses.name(memory, tensor, self.line)
         uses.reads[memory].add(read.part)
-
-    def _pin(self, memory: Memory) -> None:
-        storage = memory.refer()
-        if not memory.pointer and storage is not None:
-            memory.pointer = storage.data_ptr()
 
     def number_read(self, tensor: Tensor, value: Any) -> None:
         """Note that the host has read a number from a tensor."""

@@ -110,6 +110,7 @@ class GraphUses:
         ended: the number of the last event before its end.
         reads: memory from outside that it reads.
         writes: memory from outside that it writes.
+        addresses: where each of these lay when it first used it; it may have been moved before.
         met: memory that no operator before the capture was seen to use, nor to make.
         made: memory that was handed out within the capture and that is kept: its results.
         allocated: addresses, first and end, of all that was handed out within the capture.
@@ -134,6 +135,7 @@ class GraphUses:
         self.at = self.ended = at
         self.reads: dict[Memory, Use] = {}
         self.writes: dict[Memory, Use] = {}
+        self.addresses: dict[Memory, int] = {}
         self.met: list[Memory] = []
         self.made: list[Memory] = []
         self.allocated: list[tuple[int, int]] = []
@@ -176,6 +178,15 @@ class GraphUses:
         known[:] = [each for each in known if each.tensor() is not None]
         if len(known) < _MOST_NAMES and all(each.tensor() is not tensor for each in known):
             known.append(Named(WeakTensor(tensor), line(), tensor.storage_offset()))
+
+    def pin(self, memory: Memory) -> None:
+        """Note where memory lies that the graph uses."""
+        if memory in self.addresses:
+            return
+        storage = memory.refer()
+        if storage is not None:
+            self.addresses[memory] = storage.data_ptr()
+            memory.pointer = memory.pointer or self.addresses[memory]
 
     def owns(self, memory: Memory) -> None:
         """Note memory that was handed out within the capture."""

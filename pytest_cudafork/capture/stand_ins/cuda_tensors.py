@@ -4,7 +4,7 @@ Which memory does is noted by storage, so views, parameters and what operators m
 lie there, too. The plugin's own code is told the truth. Common operators refuse tensors of both
 kinds, as a GPU does. Within a capture the host works at once with what lies on the host for
 sure, and copies between the two are taken and refused as CUDA does. Not covered: tensors that no
-call of the Python API of torch makes (``torch.Tensor([1.0])``, gradients in hooks) say "cpu", and a
+call of the Python API of torch makes (``torch.Tensor([1.0])``) say "cpu", and a
 capture takes them for tensors of the device; generators on a GPU and threads that ran before are
 refused by the present face.
 """
@@ -27,7 +27,8 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.host_work import work_of_host
 from pytest_cudafork.capture.operators.traits import makes_by_shape, tensors_in
 from pytest_cudafork.capture.software.places import Places
-from pytest_cudafork.capture.stand_ins import saved_tensors
+from pytest_cudafork.capture.stand_ins import called_back, saved_tensors
+from pytest_cudafork.capture.stand_ins.called_back import index_now
 from pytest_cudafork.capture.stand_ins.host_copies import (
     check_assignment,
     check_copies,
@@ -43,11 +44,15 @@ from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
     COMPILER,
+    FAKES,
     GROUPING,
+    OPERATORS,
     OPTIMIZER_CHECKS,
+    OpOverload,
     copy_lists,
     count_modes,
     default_device,
+    has_fake_tensors,
     makes_tensors,
     uncompiled,
 )
@@ -60,6 +65,10 @@ __tracebackhide__ = of_refusals
 _INDEXING = (Tensor.__getitem__, Tensor.__setitem__)
 _LIFTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 """Operators of constructors that no mode sees, as ``torch.LongTensor([1, 2])``."""
+_OURS = ("pytest_cudafork.",)
+_TOLD_THE_TRUTH = (*_OURS, FAKES)
+"""Fakes of such tensors are fakes of CPU tensors: a fake on a GPU ends the process without one."""
+
 _PACKS = "_pack_padded_sequence"
 _FROM_HOST = (
     (torch, "from_numpy"),
@@ -78,8 +87,8 @@ class CudaTensors(Places):
         self._plain_tolist = Tensor.tolist
         self._asked: dict[Any, Callable[[Tensor], Any]] = {
             Tensor.device.__get__: self._device,
-            Tensor.is_cuda.__get__: lambda tensor: KNOWN.index_of(tensor) is not None,
-            Tensor.is_cpu.__get__: lambda tensor: KNOWN.index_of(tensor) is None and tensor.is_cpu,
+            Tensor.is_cuda.__get__: lambda tensor: index_now(tensor) is not None,
+            Tensor.is_cpu.__get__: lambda tensor: index_now(tensor) is None and tensor.is_cpu,
             Tensor.get_device: self._get_device,
         }
         self._moves: dict[Any, Callable[..., Tensor]] = {
@@ -89,6 +98,9 @@ class CudaTensors(Places):
             Tensor.cuda: self._cuda,
             Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
             Tensor.to: self._to,
+            Tensor.type_as: lambda tensor, other: self._to(
+                tensor, self._device(other), other.dtype
+            ),
             Tensor.copy_: self._copy,
             Tensor.numpy: functools.partial(self._numpy, Tensor.numpy),
             Tensor.__array__: functools.partial(self._numpy, Tensor.__array__),
@@ -124,6 +136,7 @@ class CudaTensors(Places):
             )
             undo.callback(compiler)
             saved_tensors.put_in_place(undo)
+            called_back.put_in_place(undo, self)
             yield
 
     def __torch_function__(
@@ -131,12 +144,12 @@ class CudaTensors(Places):
     ) -> Any:
         """Call one function of torch with CPU tensors."""
         kwargs = dict(kwargs or {})
-        if func is torch.device:
+        if func is torch.device or (func.__class__ is OpOverload and _is_below(func)):
             return func(*args, **kwargs)
         ask = self._asked.get(func)
         if ask is not None:
-            ours = _is_ours(sys._getframe(1).f_globals)
-            return func(*args, **kwargs) if ours else ask(args[0])
+            truth = _is_of(sys._getframe(1).f_globals, _TOLD_THE_TRUTH)
+            return func(*args, **kwargs) if truth else ask(args[0])
         if func is self._plain_tolist and KNOWN.index_of(args[0]) is not None:
             tell_of_host_copy(args[0])
         # Within a capture some methods are replaced, and torch says what stands in their place.
@@ -167,7 +180,7 @@ class CudaTensors(Places):
             elif func is copy_lists:
                 check_copies(*args, **kwargs)
             else:
-                if not _is_ours(sys._getframe(1).f_globals):
+                if not (has_fake_tensors() or _is_of(sys._getframe(1).f_globals, _OURS)):
                     check_places(func, tensors, index)
                 check_in_place(func, args)
         if index is not None and KNOWN.on_host:
@@ -175,12 +188,13 @@ class CudaTensors(Places):
         pinned = kwargs.pop("pin_memory", False)
         if of_host:
             result = self._on_host(func, *args, **kwargs)
-        else:
+        elif index is None:
             result = func(*args, **kwargs)
-            if index is not None:
-                if _name_of(func) == _PACKS:
-                    KNOWN.note_hosts(result[1])  # how many sequences go on at each step
-                KNOWN.note_gpu(result, index)
+        else:
+            result = called_back.at_work(index, func, args, kwargs)
+            if _name_of(func) == _PACKS:
+                KNOWN.note_hosts(result[1])  # how many sequences go on at each step
+            KNOWN.note_gpu(result, index)
         return self._pinned(result) if pinned else result
 
     def lies_on_host(self, tensor: Tensor) -> bool | None:
@@ -192,11 +206,11 @@ class CudaTensors(Places):
         KNOWN.note_hosts(tensor)
 
     def _device(self, tensor: Tensor) -> torch.device:
-        index = KNOWN.index_of(tensor)
+        index = index_now(tensor)
         return tensor.device if index is None else torch.device("cuda", index)
 
     def _get_device(self, tensor: Tensor) -> int:
-        index = KNOWN.index_of(tensor)
+        index = index_now(tensor)
         return int(tensor.get_device()) if index is None else index
 
     def _cuda(
@@ -211,9 +225,9 @@ class CudaTensors(Places):
         """Copy from one place to another, as a GPU would; else what ``to`` does."""
         name = "device" if "device" in kwargs else "other"
         place = args[0] if args else kwargs.get(name)
-        before = after = KNOWN.index_of(tensor)
+        before = after = index_now(tensor)
         if isinstance(place, Tensor):
-            after = KNOWN.index_of(place)
+            after = index_now(place)
         elif isinstance(place, str | int | torch.device):
             device = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
             if device.type == "cuda":
@@ -256,7 +270,7 @@ class CudaTensors(Places):
 
     def _copy(self, tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
         if isinstance(source, Tensor):
-            before, after = KNOWN.index_of(source), KNOWN.index_of(tensor)
+            before, after = index_now(source), index_now(tensor)
             if (before is None) is not (after is None):
                 waits = not (args[0] if args else kwargs.get("non_blocking", False))
                 check_copy("copy_", source, tensor, to_host=after is None, waits=waits)
@@ -375,8 +389,18 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", ""))
 
 
-def _is_ours(names: dict[str, Any]) -> bool:
-    return str(names.get("__name__", "")).startswith("pytest_cudafork.")
+def _is_of(names: dict[str, Any], packages: tuple[str, ...]) -> bool:
+    return str(names.get("__name__", "")).startswith(packages)
+
+
+def _is_below(operator: Any) -> bool:
+    """Whether an operator is part of a call of torch: a mode of the plugin saw it there."""
+    if operator in _LIFTS or not called_back.is_at_work():
+        return False
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == OPERATORS:
+        frame = frame.f_back
+    return _is_of(frame.f_globals, _OURS)
 
 
 def _on_cuda(value: object) -> bool:

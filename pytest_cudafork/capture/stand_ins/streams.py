@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import torch
+
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.meanwhile import variable_set
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
@@ -27,7 +29,8 @@ class Stream:
     def __init__(
         self, device: Any = None, priority: int = 0, *, stream_ptr: int | None = None, **kwargs: Any
     ) -> None:
-        self.device = device
+        self.device = _device_of(device)
+        self.device_index = self.device.index
         self.priority = priority
         self.stream_id = self.cuda_stream = id(self) if stream_ptr is None else stream_ptr
         self._entered: list[stream] = []
@@ -179,6 +182,12 @@ def set_stream(stream: Any) -> None:
 
 _CURRENT: ContextVar[Any] = ContextVar("cudafork_stream_of_software_graph", default=None)
 _FORKS: ContextVar[Forks | None] = ContextVar("cudafork_forks_of_capture", default=None)
+
+
+def _device_of(device: Any) -> torch.device:
+    """Return the GPU that is meant; without a number, or with none at all, the first one."""
+    index = device if isinstance(device, int) else torch.device(device or "cuda").index
+    return torch.device("cuda", index or 0)
 
 
 def current_capture() -> CaptureMode | None:

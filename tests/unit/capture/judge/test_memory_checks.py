@@ -53,6 +53,22 @@ def test_memory_that_was_freed_or_resized_is_an_error() -> None:
         assert [("moved" in each["what"]) for each in errors] == [True, False]
 
 
+def test_each_graph_is_asked_for_the_address_of_its_own_capture() -> None:
+    with looking() as look:
+        x, y = torch.ones(3), torch.ones(3)
+        first = look.capture(lambda: y.copy_(x))
+        x.resize_(5000).zero_()
+        y.resize_(5000).zero_()
+        second = look.capture(lambda: y.copy_(x))
+        assert found(check_there, second) == {}
+        assert [each["kind"] for each in found(check_there, first)["errors"]] == [
+            "freed-memory"
+        ] * 2
+        x.data = torch.ones(5000)
+        errors = found(check_there, second)["errors"]
+        assert [each["kind"] for each in errors] == ["freed-memory"]
+
+
 def test_a_tensor_that_was_given_other_memory_is_an_error() -> None:
     with looking() as look:
         weight = torch.nn.Parameter(torch.ones(3))

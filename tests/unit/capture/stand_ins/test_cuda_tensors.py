@@ -77,6 +77,35 @@ def test_a_copy_to_another_place_shares_no_memory_and_one_to_the_same_is_none() 
 
 
 @pytest.mark.usefixtures("mode")
+def test_a_tensor_as_the_type_of_another_lies_where_that_one_does() -> None:
+    there, host = torch.ones(2, dtype=torch.float64, device="cuda"), torch.ones(2)
+    moved = host.type_as(there)
+    assert (moved.device, moved.dtype) == (GPU, torch.float64)
+    assert there.type_as(there) is there
+    back = there.type_as(host)
+    assert (back.device, back.dtype) == (CPU, torch.float32)
+    assert torch.ones(2, device="cuda").half().type_as(there).device == GPU
+    with pytest.raises(CaptureFailedError, match="host-sync"), graph(CUDAGraph()):
+        host.type_as(there)
+
+
+@pytest.mark.usefixtures("mode")
+def test_fakes_of_such_tensors_are_fakes_of_cpu_tensors() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    layer, there = torch.nn.Linear(3, 3).to("cuda"), torch.ones(2, 3, device="cuda")
+    with FakeTensorMode() as fakes:
+        weight, x = fakes.from_tensor(layer.weight), fakes.from_tensor(there)
+        found = (x @ weight).to("cuda") + torch.ones(3, device=x.device) + x.cuda()
+        found = found + torch.arange(3, device="cuda") + torch.zeros_like(x)
+        assert (found.shape, found.device) == ((2, 3), CPU)
+        made = torch.nn.Linear(3, 1, device="cuda")
+        made(torch.ones(2, 3, device="cuda")).sum().backward()
+        assert made.weight.grad.shape == (1, 3)
+    assert there.device == layer.weight.device == GPU
+
+
+@pytest.mark.usefixtures("mode")
 def test_modules_and_devices_of_a_with() -> None:
     module = torch.nn.Linear(2, 2).to("cuda")
     assert module.weight.is_cuda

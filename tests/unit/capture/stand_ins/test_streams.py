@@ -76,3 +76,12 @@ def test_a_capture_refuses_to_wait(name: str) -> None:
     with pytest.raises(CaptureFailedError, match=name) as failure:
         SoftwareBackend().capture(lambda: CALLS[name](stream, event))
     assert failure.value.finding.check == "host-sync"
+
+
+@pytest.mark.parametrize(
+    ("asked", "index"),
+    [(None, 0), ("cuda", 0), ("cuda:1", 1), (1, 1), (torch.device("cuda", 2), 2)],
+)
+def test_a_stream_says_on_which_gpu_it_is(asked: Any, index: int) -> None:
+    for one in (streams.Stream(asked), streams.default_stream(asked)):
+        assert (one.device, one.device_index) == (torch.device("cuda", index), index)
