@@ -41,6 +41,8 @@ class Replays(Listener):
             weakref.WeakKeyDictionary()
         )
         self._before: list[tuple[Any, Tensor]] = []
+        self._left: weakref.WeakKeyDictionary[Any, Tensor] = weakref.WeakKeyDictionary()
+        """What the last spoiled replay has left in memory of whole numbers."""
 
     @property
     def counted(self) -> Counted:
@@ -109,9 +111,29 @@ class Replays(Listener):
             return False
         if capture.uses is not None:
             capture.wait()
-            _poison(capture)
+            self._poison(capture)
         self._spoiled()
         return True
+
+    def _poison(self, capture: SeenCapture) -> None:
+        """Overwrite what a graph writes: by NaN, and whole numbers by others that are as small.
+
+        What an earlier spoiled replay has left stays: numbers that are others each time would pass
+        for those of a replay.
+        """
+        uses = capture.uses
+        with _silently():
+            for memory in uses.written() if uses is not None else ():
+                if not memory.nbytes:
+                    continue
+                if memory.dtype.is_floating_point or memory.dtype.is_complex:
+                    memory.bytes().fill_(0xFF)
+                    continue
+                flat, left = memory.flat(), self._left.get(memory)
+                if left is None or not left.equal(flat):
+                    # an index that is out of range would end the process on a GPU
+                    flat.copy_(flat == 0)
+                    self._left[memory] = flat.clone()
 
     def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
         """Give the inputs back what they held."""
@@ -170,17 +192,3 @@ def _change(before: list[tuple[Any, Tensor]]) -> bool:
             else:  # indices, lengths and masks stay what they may be
                 flat.copy_(flat.roll(1))
     return _differ(before)
-
-
-def _poison(capture: SeenCapture) -> None:
-    """Overwrite what a graph writes: by NaN, and whole numbers by others that are as small."""
-    uses = capture.uses
-    with _silently():
-        for memory in uses.written():
-            if not memory.nbytes:
-                continue
-            if memory.dtype.is_floating_point or memory.dtype.is_complex:
-                memory.bytes().fill_(0xFF)
-            else:  # an index that is out of range would end the process on a GPU
-                flat = memory.flat()
-                flat.copy_(flat == 0)

@@ -78,6 +78,17 @@ def test_an_idle_replay_does_nothing_and_leaves_poison(replays: Replays) -> None
     assert replays.counted == Counted(replays=1, spoiled=1)
 
 
+def test_idle_replays_leave_the_same_each_time(replays: Replays) -> None:
+    replays.begin(Order(IDLE, 10))
+    step = Step()
+    for _ in range(3):
+        step()
+        assert step.count.tolist() == [0, 1, 0]
+    step.count.copy_(torch.tensor([0, 0, 4]))  # as a test may, between two
+    step()
+    assert step.count.tolist() == [1, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("how", "seen"),
     [(CHANGED, [[1.0, 2.0, 3.0], [-1.25, -0.75, -0.25]]), (IDLE, [[1.0, 2.0, 3.0]]), ("", [])],
