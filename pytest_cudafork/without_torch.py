@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 NO_TORCH = "torch is not installed"
 
 
 def torch_is_missing() -> bool:
-    """Whether an import would find no torch; imports nothing."""
+    """Whether an import would find no torch; imports none."""
+    import importlib.util  # late: not every process that is watched has to ask
+
     try:
         return importlib.util.find_spec("torch") is None
     except ValueError:  # something that was put into sys.modules under that name

@@ -5,25 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.support.sessions import assert_no_crash, run_session
+from tests.support.torch import HIDES_TORCH
 
-HIDE = """
-import importlib.machinery
-
-find = importlib.machinery.PathFinder.find_spec
-
-
-def find_spec(name, path=None, target=None):
-    return None if name.partition(".")[0] == "torch" else find(name, path, target)
-
-
-importlib.machinery.PathFinder.find_spec = find_spec
-"""
 HOW = '*torch, which is not installed: pip install "pytest-cudafork[[]torch]"'
 
 
 @pytest.fixture
 def hidden(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    pytester.makepyfile(hide=HIDE)
+    pytester.makepyfile(hide=HIDES_TORCH)
     monkeypatch.setenv("PYTHONPATH", str(pytester.path))
     return pytester
 
