@@ -124,4 +124,12 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _HOME.get(name, ("errors", name))
-    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+    __tracebackhide__ = True
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from pytest_cudafork.without_torch import needs_torch
+
+        raise ModuleNotFoundError(needs_torch(f"{__name__}.{name} needs"), name="torch") from None

@@ -6,7 +6,6 @@ Nothing is initialized for it, and torch is imported only where it has to be ask
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 
@@ -17,6 +16,7 @@ from pytest_cudafork.capture.interface.weak_tensors import swaps_let_pass
 from pytest_cudafork.errors import GraphUsageError
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS
 from pytest_cudafork.settings.real_driver import why_no_driver
+from pytest_cudafork.without_torch import NO_TORCH, torch_is_missing
 
 CHOICES = (AUTO, *GRAPH_BACKENDS)
 """What ``--cuda-fork-graphs`` and ``backend=`` take."""
@@ -51,8 +51,8 @@ def checking(what: str, backend: GraphBackend) -> Iterator[None]:
 
 def why_no_gpu() -> str | None:
     """Why there can be no real graphs, asked of the file system only; None: there may be."""
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed"
+    if torch_is_missing():
+        return NO_TORCH
     missing = why_no_driver()
     return f"no GPU: {missing}" if missing else None
 
@@ -63,6 +63,8 @@ def why_not(name: str) -> str | None:
         reason = why_no_gpu()
         if reason is not None:
             return reason
+    elif torch_is_missing():
+        return NO_TORCH
     return _load(name).why_not()
 
 

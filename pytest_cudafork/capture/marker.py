@@ -11,6 +11,7 @@ import pytest
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings import markers
 from pytest_cudafork.settings.real_driver import has_real_driver
+from pytest_cudafork.without_torch import needs_torch, torch_is_missing
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.interface.backend import GraphBackend
@@ -56,6 +57,9 @@ def backend_for_test(request: pytest.FixtureRequest) -> Iterator[GraphBackend]:
     if marked is not None and asked not in ("auto", marked):
         pytest.skip(f"the test runs with the {marked} graph here, and --cuda-fork-graphs={asked}")
     name = resolve(marked or asked)
+    if name == "software" and torch_is_missing():
+        fixtures = f"the fixtures {FIXTURE} and capture_pair"
+        pytest.fail(needs_torch(f"{fixtures} need"), pytrace=False)
     reason = why_not(name)
     if reason is not None:
         pytest.skip(f"the {name} graph cannot be used here: {reason}")

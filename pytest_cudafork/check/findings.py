@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.records import Record
-from pytest_cudafork.settings import Level
+from pytest_cudafork.settings import Level, environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
@@ -125,7 +125,8 @@ class Finding(NamedTuple):
         touch = Touch.from_record(self.record)
         if self.error is PoisonedTouchError:
             return poison_story(history, touch, simulated=simulated, told_at=told_at)
-        return touch_story(touch, told_at=told_at)
+        may_fork = bool(self.nodeid) and environment.is_set(environment.FORK_OK)
+        return touch_story(touch, told_at=told_at, may_fork=may_fork)
 
     def plain(self, history: History, *, simulated: bool) -> dict[str, Any]:
         """Return what was found as plain data, with its story."""

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 from pytest_cudafork.doctor.finding import Finding, note, ok, problem, warning
 from pytest_cudafork.gpus.inventory import Gpu, kernel_gpus, visible_gpus
 from pytest_cudafork.gpus.nvml import NvmlError, open_nvml
+from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.real_driver import has_kernel_part, why_no_driver
+from pytest_cudafork.without_torch import torch_is_missing
 
 _SUBJECT = "driver"
 
@@ -70,8 +72,7 @@ def examine(machine: Machine) -> list[Finding]:
             note(
                 _SUBJECT,
                 f"there is no NVIDIA driver ({machine.trouble})",
-                "tests of CUDA run against the phantom driver: touches and forks are judged, no "
-                "kernel runs, and tests marked for a GPU are skipped",
+                f"{_what_stands_in()}, no kernel runs, and tests marked for a GPU are skipped",
             )
         ]
     if machine.trouble:
@@ -95,11 +96,21 @@ def examine(machine: Machine) -> list[Finding]:
     return findings
 
 
+def _what_stands_in() -> str:
+    """Say what the check sees where no driver can be used."""
+    if not native_libs.why_not():
+        return "tests of CUDA run against the phantom driver: touches and forks are judged"
+    missing = "the phantom driver, which would stand in, is not here"
+    if torch_is_missing():
+        return f"{missing}, nor is torch: no touch is seen, and no fork is judged"
+    return f"{missing}: only touches by torch are seen, and forks after these judged"
+
+
 def _in_part(missing: str) -> Finding:
     return warning(
         _SUBJECT,
         f"only a part of an NVIDIA driver is here: {missing}",
-        "programs that use CUDA find no GPU, and the check runs against the phantom driver",
+        f"programs that use CUDA find no GPU; {_what_stands_in()}",
         "in a container ask for GPUs (`--gpus all`), and let NVIDIA_DRIVER_CAPABILITIES hold "
         "'compute'; nothing is to be done where no GPU is meant to be seen",
     )

@@ -10,6 +10,7 @@ from pytest_cudafork.doctor.children import ask
 from pytest_cudafork.doctor.finding import Finding, note, ok, problem, warning
 from pytest_cudafork.doctor.gpus import Machine
 from pytest_cudafork.doctor.packages import assigned_texts, find, required, satisfies
+from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.story.words import headline
 
 TRITONS = ("triton", "pytorch-triton", "triton-nightly", "pytorch-triton-rocm", "triton-windows")
@@ -71,13 +72,11 @@ def read_torch() -> tuple[Torch, list[Finding]]:
     """Read torch's build from its files."""
     found = find("torch", "torch")
     if found is None:
-        return Torch(), [
-            note(
-                "torch",
-                "is not installed",
-                "touches of the driver are seen; there is no torch whose functions are watched",
-            )
-        ]
+        seen = "touches of the driver are seen"
+        if native_libs.why_not():
+            seen = "the lines that touch the driver are not seen either"
+        so = f"there is no torch whose functions are watched; {seen}"
+        return Torch(), [note("torch", "is not installed", so)]
     try:
         texts = assigned_texts(os.path.join(found.folder, "version.py"))
     except (OSError, SyntaxError, ValueError) as error:

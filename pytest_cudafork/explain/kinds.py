@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pytest_cudafork.settings.devices import AS_IF_A_GPU, AS_IF_A_GPU_MEANS
+
 
 class Kind(NamedTuple):
     """A kind of error.
@@ -81,8 +83,7 @@ NO_CUDA_BUILD = Kind(
     "",
     (
         "install a build of torch with CUDA in this environment, or do not ask for CUDA",
-        "pytest --cuda-fork-graphs=software --cuda-fork-check --cuda-fork-device=phantom:sm_90    "
-        "# runs tests as if a GPU was there: tensors lie on the CPU, CUDA graphs are software ones",
+        f"pytest {AS_IF_A_GPU}    # {AS_IF_A_GPU_MEANS}",
         "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.__file__)'    "
         "# which build, and from where; None: built without CUDA",
     ),

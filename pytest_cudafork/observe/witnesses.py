@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from pytest_cudafork.compat import cpython_layout
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.settings import devices
+from pytest_cudafork.without_torch import NO_TORCH, torch_is_missing
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.driver.native_libs import NativeWitness
@@ -99,16 +100,20 @@ _UNSEEN_IN_C = (
 
 
 class Witnesses:
-    """The witnesses in force in this process; ``limits`` says in words what they cannot see."""
+    """The witnesses in force in this process.
+
+    ``driver`` names the one in or below the driver, "" for none; ``limits`` says in words what they
+    cannot see.
+    """
 
     def __init__(
         self,
-        words: str,
+        driver: str = "",
         limits: tuple[str, ...] = (),
         native: NativeWitness | None = None,
         undo: Callable[[], object] | None = None,
     ) -> None:
-        self.words = words
+        self._driver = driver
         self.limits = limits
         self.native = native
         self.torch: TorchWitness | None = None
@@ -117,6 +122,12 @@ class Witnesses:
         self._undo = contextlib.ExitStack()
         if undo is not None:
             self._undo.callback(undo)
+
+    @property
+    def words(self) -> str:
+        """The names of those that have something to watch."""
+        torch = "" if self.torch is None or torch_is_missing() else "torch API"
+        return " + ".join(filter(None, (self._driver, torch))) or "none"
 
     def add_torch(self, torch: TorchWitness, *, simulated: bool) -> None:
         """Put the witness in torch's Python API in force beside the others."""
@@ -147,7 +158,7 @@ def install(device: str, record: Record, poisoned: Callable[[], bool]) -> Witnes
     """
     if device == "none":
         return Witnesses(
-            "none", ("no witness is installed; only the driver's and torch's own word is heard",)
+            limits=("no witness is installed; only the driver's and torch's own word is heard",)
         )
     witness = next(one for one in DRIVER_WITNESSES if one.serves(device))
     witnesses = _in_the_driver(witness, device)
@@ -186,8 +197,13 @@ def _in_the_driver(witness: DriverWitness, device: str) -> Witnesses:
     except WitnessUnavailable as error:
         if witness.is_needed(device):
             raise WitnessError(f"phantom:{device}: {error}") from None
-        return Witnesses("torch API", (f"{witness.unseen} by anything but torch: {error}",))
+        return Witnesses(limits=(_unseen(witness, str(error)),))
     if installed.native is None:
-        limit = f"{witness.unseen} by anything but torch: {installed.reason}"
-        return Witnesses("torch API", (limit,), undo=installed.undo)
-    return Witnesses(f"{witness.name} + torch API", native=installed.native, undo=installed.undo)
+        return Witnesses(limits=(_unseen(witness, installed.reason),), undo=installed.undo)
+    return Witnesses(witness.name, native=installed.native, undo=installed.undo)
+
+
+def _unseen(witness: DriverWitness, why: str) -> str:
+    """Say what is not seen without a witness in the driver, and why there is none."""
+    by = f"by anything ({NO_TORCH})" if torch_is_missing() else "by anything but torch"
+    return f"{witness.unseen} {by}: {why}"

@@ -13,6 +13,7 @@ from pytest_cudafork.settings import AUTO
 from pytest_cudafork.settings.devices import ABSENT, DeviceKind
 from pytest_cudafork.settings.options import Settings
 from pytest_cudafork.settings.real_driver import VERSION_FILE, has_kernel_part, why_no_driver
+from pytest_cudafork.without_torch import NO_TORCH, torch_is_missing
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.observer import Observer
@@ -74,6 +75,8 @@ def graph_line(settings: Settings, items: Iterable[pytest.Item]) -> str:
     """Return which backends run, and why not the others."""
     from pytest_cudafork.capture.choose import why_no_gpu, why_not
 
+    if torch_is_missing():
+        return f"graphs: none ({NO_TORCH})"
     asked = settings.graphs or AUTO
     # The backend knows best, but asking it imports torch, which not every session needs.
     reason = why_not("cuda") if "torch" in sys.modules else why_no_gpu()

@@ -11,6 +11,12 @@ from typing import NamedTuple
 ABSENT = "absent"
 """The face of a phantom that shows no GPU."""
 MOST_DEVICES = 16
+AS_IF_A_GPU = "--cuda-fork-check --cuda-fork-device=phantom:sm_90 --cuda-fork-graphs=software"
+"""The options by which code for a GPU runs without one."""
+AS_IF_A_GPU_MEANS = (
+    "runs tests as if a GPU was there: tensors lie on the CPU, CUDA graphs are software ones"
+)
+"""What these do, as it follows on a command."""
 
 _FACE = r"sm_([1-9][0-9]{1,2})(?:x([1-9][0-9]?))?"  # compiled for the first face
 

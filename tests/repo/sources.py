@@ -17,7 +17,7 @@ PACKAGE = "pytest_cudafork"
 DOCS = PROJECT / "docs"
 
 # Modules at the top of the package that everything below may import.
-STANDING_ALONE = ("errors", "counted", "distributions", "_version")
+STANDING_ALONE = ("errors", "counted", "distributions", "_version", "without_torch")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,21 @@ CAPTURABLE_SINCE = {
 """Operators and calls that CUDA refuses in a capture before that release of torch."""
 
 
+HIDES_TORCH = """
+import importlib.machinery
+
+find = importlib.machinery.PathFinder.find_spec
+
+
+def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] == "torch" else find(name, path, target)
+
+
+importlib.machinery.PathFinder.find_spec = classmethod(find_spec)
+"""
+"""A module that lets torch count as not installed in the process that imports it."""
+
+
 def require_cpu_build_of_torch() -> None:
     """Skip a module that states what a build of torch without CUDA does.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import pytest
 
@@ -19,6 +20,23 @@ def test_a_public_name_is_found_where_it_is_defined(name: str) -> None:
     assert found is not None
     if isinstance(found, type):
         assert found.__module__.partition(".")[0] == "pytest_cudafork"
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_TORCH))
+def test_a_name_that_needs_torch_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    home = f"pytest_cudafork.{pytest_cudafork._HOME[name][0]}"
+    monkeypatch.delitem(sys.modules, home, raising=False)
+    with pytest.raises(ModuleNotFoundError, match=f"{name} needs torch, which is not") as told:
+        getattr(pytest_cudafork, name)
+    assert told.value.name == "torch"
+    assert told.value.__suppress_context__
+
+
+def test_another_module_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(pytest_cudafork._HOME, "audit", ("imports.nowhere", "audit"))
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'pytest_cudafork\.imports\.n"):
+        _ = pytest_cudafork.audit
 
 
 def test_an_unknown_name_is_named_in_the_error() -> None:

@@ -16,6 +16,7 @@ from pytest_cudafork.observe.base.after_import import Required, after_import
 from pytest_cudafork.settings.devices import ABSENT
 from pytest_cudafork.settings.options import Settings
 from pytest_cudafork.settings.real_driver import has_real_driver
+from pytest_cudafork.without_torch import NO_TORCH, torch_is_missing
 
 FIXTURE = "graph_backend"
 """The fixture that imports the software graph when a test is set up."""
@@ -32,7 +33,12 @@ def captures_are_possible() -> bool:
 
 
 def options_to_add(settings: Settings) -> str:
-    """Say which options let code for a GPU capture here, "" if none is missing."""
+    """Say which options let code for a GPU capture here, "" if none is missing.
+
+    Without torch none does, which is said instead.
+    """
+    if torch_is_missing():
+        return f"{NO_TORCH}, so there is nothing to look at"
     if has_real_driver() or settings.graphs == "cuda":
         return ""
     options = [] if settings.graphs == "software" else ["--cuda-fork-graphs=software"]

@@ -16,7 +16,7 @@ class CaptureSummary:
 
     Args:
         counts: Whether to say how much was looked at, also where nothing was found.
-        to_add: Options to name where nothing was, "" if none would help.
+        to_add: What to say where nothing was: options to add, or why none would help; or "".
 
     """
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from pytest_cudafork.capture.interface.lines import line_of_traceback, shown
 from pytest_cudafork.errors import GraphNotJudgedError
+from pytest_cudafork.settings.devices import AS_IF_A_GPU, AS_IF_A_GPU_MEANS
 
 DIFFERENCES = """\
 - Streams and events: work runs in the order of the calls, so races between streams are not seen. \
@@ -50,8 +51,8 @@ nothing of a GPU."""
 
 _CUDA = (
     "the code under test calls CUDA, and the software graph runs it on CPU tensors: take the "
-    "device from the graph_backend fixture, leave out what only a GPU has (streams, graphs, "
-    "pinned memory), or test it with the backend 'cuda'"
+    "device from the graph_backend fixture, or test it with the backend 'cuda' on a GPU; or, where "
+    f"the code itself says 'cuda': pytest {AS_IF_A_GPU} {AS_IF_A_GPU_MEANS}"
 )
 _MEANINGS = (
     (

@@ -28,11 +28,6 @@ INJECTION = os.path.join(LIB, "libcudafork_injection.so")
 
 CLEAN, INITIALIZED, POISONED = 0, 1, 2
 
-_HOW_TO_BUILD = (
-    "Install a C compiler and reinstall: pip install --force-reinstall --no-deps "
-    "--no-binary=pytest-cudafork pytest-cudafork"
-)
-
 
 class WitnessUnavailable(RuntimeError):
     """A witness cannot be put in force in this process; the message says why."""
@@ -45,13 +40,21 @@ class NativeUnavailable(WitnessUnavailable):
     """
 
 
+@functools.cache
+def _how_to_build() -> str:
+    """Say what to do where the libraries are missing, or are for another machine."""
+    from pytest_cudafork.observe.driver.reinstall import how_to_reinstall  # late: it takes long
+
+    return f"Install a C compiler and reinstall: {how_to_reinstall()}"
+
+
 def why_not() -> str:
     """Return why the native libraries cannot be used here, "" if they can."""
     if sys.platform != "linux":
         return f"The native libraries exist for Linux only, this is {sys.platform!r}."
     for path in (PHANTOM_DRIVER, PHANTOM_NAME, PHANTOM_NVML, INJECTION):
         if not os.path.isfile(path):
-            return f"The native library {path!r} was not built. {_HOW_TO_BUILD}"
+            return f"The native library {path!r} was not built. {_how_to_build()}"
     return ""
 
 
@@ -79,7 +82,7 @@ def load(path: str, mode: int) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(path, mode=mode)
     except OSError as error:
-        raise NativeUnavailable(f"{path!r} cannot be loaded: {error}. {_HOW_TO_BUILD}") from None
+        raise NativeUnavailable(f"{path!r} cannot be loaded: {error}. {_how_to_build()}") from None
 
 
 def mapped(name: str) -> ctypes.CDLL | None:

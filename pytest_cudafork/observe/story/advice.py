@@ -21,6 +21,9 @@ _SPAWN = (
     "or start the children with a fresh interpreter: "
     'multiprocessing.get_context("spawn") or "forkserver"'
 )
+_ELSEWHERE = (
+    "mark the test @pytest.mark.cuda_isolated(), or do the CUDA part in a child with run_spawned"
+)
 _FORK_SERVER = (
     "multiprocessing's fork server has imported it, and all its children inherit that: keep it out "
     "of what is preloaded (set_forkserver_preload; without it, the main module), or use "
@@ -66,24 +69,28 @@ def kind_of_line(touch: Touch) -> str:
     return what_the_line_is(touch).partition(",")[0].partition(" of ")[0]
 
 
-def advise(touch: Touch, own: str = "") -> list[str]:
+def advise(touch: Touch, own: str = "", *, forks: bool = True) -> list[str]:
     """Return what to do, most useful first; at most four sentences without final full stops.
 
     Args:
         touch: The touch.
         own: An installed package that is the reader's own; so is all code that is not installed.
+        forks: Whether forks after it are what is wrong; else it is the touch itself, and how
+            children are started mends nothing.
 
     """
     culprit = touch.culprit
     if culprit is None:
-        return [_SPAWN[3:]]
+        return [_SPAWN[3:] if forks else _without_forks(touch, culprit)]
     if touch.at_import:
-        advice = _import_time_advice(touch, culprit, ("", own))
+        child = "the child, after the fork" if forks else "a child"
+        advice = _import_time_advice(touch, culprit, ("", own), child)
     else:
-        advice = _call_advice(culprit)
+        advice = _call_advice(culprit) if forks else [_without_forks(touch, culprit)]
     if _asks_only(touch):
         advice.append(_NVML)
-    advice.append(_FORK_SERVER if _is_preloaded(touch) else _SPAWN)
+    if forks:
+        advice.append(_FORK_SERVER if _is_preloaded(touch) else _SPAWN)
     return advice
 
 
@@ -97,7 +104,9 @@ def _is_preloaded(touch: Touch) -> bool:
     return "main" in server and "_serve_one" not in server
 
 
-def _import_time_advice(touch: Touch, culprit: Frame, own: tuple[str, str]) -> list[str]:
+def _import_time_advice(
+    touch: Touch, culprit: Frame, own: tuple[str, str], child: str
+) -> list[str]:
     advice = []
     importer = _nearest_own(touch.import_chain, own)
     if culprit.package in own:
@@ -108,7 +117,7 @@ def _import_time_advice(touch: Touch, culprit: Frame, own: tuple[str, str]) -> l
         if importer.is_body:
             move = "move it into the function that needs it, and call that in the child"
         else:
-            move = f"let {importer.name} run in the child, after the fork"
+            move = f"let {importer.name} run in {child}"
         advice.append(f"the import of {what} at {where} touches CUDA: {move}")
     for frame in reversed(touch.import_chain[:-1]):
         if _reexports(frame, own):
@@ -155,13 +164,18 @@ def _own_line_advice(culprit: Frame) -> str:
 def _call_advice(culprit: Frame) -> list[str]:
     name = os.path.basename(culprit.filename)
     if name == "conftest.py" or name.startswith("test_") or name.endswith("_test.py"):
-        return [
-            "a test or fixture that needs CUDA in this process: mark the test "
-            "@pytest.mark.cuda_isolated(), or do the CUDA part in a child with run_spawned"
-        ]
+        return [f"a test or fixture that needs CUDA in this process: {_ELSEWHERE}"]
     if culprit.name == "<module>":
         return ["move the line into a function, and call that in the child, after the fork"]
     return [f"call {culprit.name} in the child, after the fork"]
+
+
+def _without_forks(touch: Touch, culprit: Frame | None) -> str:
+    """Say where a touch does no harm, of one that is not at import."""
+    if touch.test:
+        return _ELSEWHERE
+    what = f"call {culprit.name}" if culprit is not None else "touch CUDA"
+    return f"{what} in a child with a fresh interpreter, or not before a test needs it"
 
 
 def _asks_only(touch: Touch) -> bool:

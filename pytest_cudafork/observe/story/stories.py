@@ -35,6 +35,7 @@ _UNGUARDED = [
     "before the plugin came (in a class, a default argument): load the plugin earlier "
     "(-p cudafork). Or a handler of os.register_at_fork has initialized CUDA on its way.",
 ]
+_MARKED = ["", "The marker cuda_fork_ok allows forks, and no touch."]
 
 
 class Within(enum.Enum):
@@ -338,17 +339,34 @@ def poison_story(
     return "\n".join(lines)
 
 
-def touch_story(touch: Touch, *, told_at: str = "") -> str:
-    """Tell a touch that level ``touch`` does not allow, in short if it was told at ``told_at``."""
+def touch_story(touch: Touch, *, told_at: str = "", may_fork: bool = False) -> str:
+    """Tell a touch that level ``touch`` does not allow, in short if it was told at ``told_at``.
+
+    ``may_fork`` says that the marker ``cuda_fork_ok`` was in force.
+    """
     top = f"no touch is allowed here: {initialized_at(touch)}"
+    marked = _MARKED if may_fork else []
     if told_at:
-        return "\n".join([top, "", *_as_above(touch, told_at)])
+        return "\n".join([top, "", *_as_above(touch, told_at), *marked])
     lines = [
         top,
         "",
         "CUDA was initialized in the pytest process; every process forked from it from now on "
         "cannot use CUDA.",
         "",
-        *touch_lines(touch),
+        *touch_lines(touch, forks=False),
+        *marked,
+        *_accepting(touch),
     ]
     return "\n".join(lines)
+
+
+def _accepting(touch: Touch) -> list[str]:
+    """How a touch is accepted: by a baseline, which knows it by its line."""
+    if touch.culprit is None or touch.culprit.is_generated:
+        return []
+    return [
+        "",
+        "If this touch is right as it is, accept its line: --cuda-fork-baseline=FILE "
+        "--cuda-fork-baseline-update.",
+    ]

@@ -54,10 +54,13 @@ def when_of(touch: Touch) -> str:
     return f"{process_words(touch.pid)}, {phase}"
 
 
-def touch_lines(touch: Touch, *, advice: bool = True, own: str = "") -> list[str]:
+def touch_lines(
+    touch: Touch, *, advice: bool = True, own: str = "", forks: bool = True
+) -> list[str]:
     """Tell one touch: where, source line, through which calls and imports, what to do.
 
-    ``own`` is an installed package that the reader can change.
+    ``own`` is an installed package that the reader can change; ``forks`` says that forks after the
+    touch are what is wrong, and not the touch itself.
     """
     lines = [headline(touch)]
     culprit = touch.culprit
@@ -72,7 +75,7 @@ def touch_lines(touch: Touch, *, advice: bool = True, own: str = "") -> list[str
     lines.extend(_imports(touch.import_chain))
     if advice:
         lines.append("  what to do:")
-        lines.extend(f"    - {sentence}" for sentence in advise(touch, own))
+        lines.extend(f"    - {sentence}" for sentence in advise(touch, own, forks=forks))
     return lines
 
 

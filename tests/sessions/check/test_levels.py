@@ -421,3 +421,37 @@ def test_a_process_forked_at_import_is_watched_too(pytester: pytest.Pytester) ->
     result = check(pytester, "fork")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert "CudaForkError: fork refused" in result.stdout.str()
+
+
+def test_what_fails_for_its_touch_alone_is_told_what_makes_it_green(
+    pytester: pytest.Pytester,
+) -> None:
+    path = pytester.makepyfile(
+        module(
+            """
+def test_touches():
+    touch()
+
+@pytest.mark.cuda_fork_ok(reason="the marker is about forks")
+def test_may_fork():
+    touch()
+
+@pytest.mark.cuda_isolated()
+def test_isolated():
+    touch()
+"""
+        )
+    )
+    result = check(pytester, "touch")
+    passed = {"test_touches": "FAILED", "test_may_fork": "FAILED", "test_isolated": "PASSED"}
+    assert outcomes(result) == passed
+    plain, marked = failure(result, "test_touches"), failure(result, "test_may_fork")
+    assert "mark the test @pytest.mark.cuda_isolated()" in plain
+    assert "accept its line: --cuda-fork-baseline=FILE --cuda-fork-baseline-update." in plain
+    assert "start the children" not in result.stdout.str()
+    assert "cuda_fork_ok" not in plain
+    assert "The marker cuda_fork_ok allows forks, and no touch." in marked
+    baseline = ("--cuda-fork-baseline=b.toml", "--cuda-fork-baseline-update")
+    assert set(outcomes(check(pytester, "touch", *baseline)).values()) == {"PASSED"}
+    assert set(outcomes(check(pytester, "touch", baseline[0])).values()) == {"PASSED"}
+    assert path.name in (pytester.path / "b.toml").read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ from tests.support.sessions import (
     module,
     needs_torch,
 )
+from tests.support.torch import HIDES_TORCH
 
 SUITE = """
 def test_passes():
@@ -61,6 +62,26 @@ def test_without_native_libraries_the_check_says_what_it_cannot_see(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert_no_crash(result)
     result.stderr.fnmatch_lines(["ERROR: --cuda-fork-device: phantom:sm_90: *was not built*"])
+
+
+@pytest.mark.parametrize("libraries", [True, False])
+def test_without_torch_no_witness_in_torch_is_named(
+    pytester: pytest.Pytester, libraries: bool
+) -> None:
+    folder = pytester.mkdir("elsewhere")
+    if not libraries:
+        _without_native_libraries(folder)
+    (folder / "sitecustomize.py").write_text(HIDES_TORCH, encoding="utf-8")
+    pytester.makepyfile("def test_passes(): ...")
+    result = check(pytester, "fork", env={"PYTHONPATH": str(folder)})
+    assert_no_crash(result)
+    result.assert_outcomes(passed=1)
+    witness = "phantom driver" if libraries else "none"
+    result.stdout.fnmatch_lines([f"cuda-fork: *, witness {witness}, start method *"])
+    if not libraries:
+        limit = "cuda-fork: not observable: touches by anything (torch is not installed): *"
+        result.stdout.fnmatch_lines([limit])
+    result.stdout.no_fnmatch_line("*anything but torch*")
 
 
 @needs_torch

@@ -62,6 +62,7 @@ def test_without_torch_or_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPat
     assert choose.why_no_gpu() is None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert choose.why_no_gpu() == "torch is not installed"
+    assert choose.why_not("software") == choose.why_not("cuda") == "torch is not installed"
 
 
 @needs_torch

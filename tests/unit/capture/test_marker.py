@@ -78,6 +78,18 @@ def test_a_test_is_skipped_where_its_backend_cannot_be_used(
         next(marker.backend_for_test(request(option, **param)))
 
 
+@pytest.mark.parametrize(
+    ("option", "param"), [(None, {}), ("software", {}), (None, {"param": "software"})]
+)
+def test_without_torch_the_fixture_says_how_to_get_it(
+    option: str | None, param: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marker, "torch_is_missing", lambda: True)
+    told = r'graph_backend and capture_pair need torch, .*: pip install "pytest-cudafork\[torch\]"'
+    with pytest.raises(pytest.fail.Exception, match=told):
+        next(marker.backend_for_test(request(option, **param)))
+
+
 class Metafunc:
     """Notes how a test is parametrized."""
 

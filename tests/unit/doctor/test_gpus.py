@@ -11,6 +11,7 @@ from pytest_cudafork.doctor import gpus
 from pytest_cudafork.doctor.finding import Level
 from pytest_cudafork.doctor.gpus import Machine
 from pytest_cudafork.gpus.inventory import Gpu
+from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.settings import environment
 
 H200 = Gpu(0, "GPU-a", "NVIDIA H200")
@@ -108,6 +109,26 @@ def test_no_driver_is_worth_a_note_and_no_gpu_a_warning() -> None:
         Level.OK,
         Level.WARNING,
     ]
+
+
+@pytest.mark.parametrize("part", ["", "its library is missing"])
+@pytest.mark.parametrize(
+    ("native", "torch", "words"),
+    [
+        (True, True, "run against the phantom driver: touches and forks are judged"),
+        (True, False, "run against the phantom driver: touches and forks are judged"),
+        (False, True, "is not here: only touches by torch are seen"),
+        (False, False, "is not here, nor is torch: no touch is seen, and no fork is judged"),
+    ],
+)
+def test_without_a_driver_it_is_said_what_is_seen(
+    part: str, native: bool, torch: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_libs, "why_not", lambda: "" if native else "not built")
+    monkeypatch.setattr(gpus, "torch_is_missing", lambda: not torch)
+    (found,) = gpus.examine(Machine(False, trouble="NVML: there is none", missing=part))
+    assert words in found.consequence
+    assert ("touches and forks are judged" in found.consequence) is native
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pytest_cudafork.doctor.torch_build import (
     read_torch,
 )
 from pytest_cudafork.gpus.inventory import Gpu
+from pytest_cudafork.observe.driver import native_libs
 from tests.support.imports import TOUCH
 
 H200, B200, V100 = (Gpu(0, "GPU-a", name) for name in ("NVIDIA H200", "NVIDIA B200", "Tesla V100"))
@@ -61,10 +62,13 @@ def test_a_folder_that_is_no_torch_is_a_problem(
     assert torch.version == "9.9"
 
 
-def test_no_torch_is_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("why", "words"), [("", "are seen"), ("no", "not seen either")])
+def test_no_torch_is_worth_a_note(why: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_build, "find", lambda *names: None)
+    monkeypatch.setattr(native_libs, "why_not", lambda: why)
     torch, (found,) = read_torch()
     assert (torch, found.level) == (Torch(), Level.NOTE)
+    assert found.consequence.endswith(words)
 
 
 @pytest.mark.parametrize(

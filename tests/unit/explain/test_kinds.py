@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_cudafork.explain.kinds import INITIALIZATION, KINDS, NO_CUDA_BUILD, POISONED
+from pytest_cudafork.settings.devices import AS_IF_A_GPU, AS_IF_A_GPU_MEANS
 
 
 def test_each_kind_says_what_to_do() -> None:
@@ -29,6 +30,10 @@ def test_a_torch_without_cuda_is_no_matter_of_the_driver() -> None:
     assert "install a build of torch with CUDA" in NO_CUDA_BUILD.next[0]
     assert "or do not ask for CUDA" in NO_CUDA_BUILD.next[0]
     assert not [step for step in NO_CUDA_BUILD.next if "nvidia-smi" in step]
+
+
+def test_how_to_do_without_a_gpu_is_said_as_everywhere() -> None:
+    assert f"pytest {AS_IF_A_GPU}    # {AS_IF_A_GPU_MEANS}" in NO_CUDA_BUILD.next
 
 
 def test_the_workaround_of_a_poisoned_child_comes_first() -> None:

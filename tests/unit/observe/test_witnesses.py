@@ -54,7 +54,8 @@ class InTorch:
 
 @pytest.fixture(autouse=True)
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hook nothing in torch."""
+    """Hook nothing in torch, which counts as installed."""
+    monkeypatch.setattr(witnesses, "torch_is_missing", lambda: False)
     monkeypatch.setattr(api, "TorchWitness", InTorch)
     InTorch.made.clear()
 
@@ -159,6 +160,17 @@ def test_a_witness_that_is_not_to_be_had_is_told_as_a_limit(
     assert (made.words, made.native) == ("torch API", None)
     assert made.limits == ("touches by anything but torch: not built",)
     assert InTorch.made[0].in_force
+
+
+def test_no_torch_api_is_named_where_there_is_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witnesses, "torch_is_missing", lambda: True)
+    only(monkeypatch, InTheDriver())
+    assert put_in_force("absent").words == "made up"
+    for answer in (WitnessUnavailable("not built"), InTheDriver(None, "not built")):
+        only(monkeypatch, answer)
+        made = put_in_force("absent")
+        assert made.words == "none"
+        assert made.limits == ("touches by anything (torch is not installed): not built",)
 
 
 def test_a_witness_that_is_needed_and_not_to_be_had_is_an_error(

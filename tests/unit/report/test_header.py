@@ -148,6 +148,7 @@ def test_graphs_are_told_with_the_reason_for_what_does_not_run(
     torch_is_imported: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(header_module, "torch_is_missing", lambda: False)
     monkeypatch.setattr(choose, "why_no_gpu", lambda: reason)
     monkeypatch.setattr(choose, "why_not", lambda name: reason)
     with monkeypatch.context() as patch:
@@ -155,6 +156,12 @@ def test_graphs_are_told_with_the_reason_for_what_does_not_run(
             patch.delitem(sys.modules, "torch", raising=False)
         told = graph_line(Settings(graphs=asked), items)
     assert told == line
+
+
+@pytest.mark.parametrize("asked", [None, "software", "cuda"])
+def test_without_torch_no_graph_runs(asked: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header_module, "torch_is_missing", lambda: True)
+    assert graph_line(Settings(graphs=asked), BOTH) == "graphs: none (torch is not installed)"
 
 
 def test_a_phantom_beside_a_part_of_a_driver_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

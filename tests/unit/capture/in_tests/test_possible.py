@@ -35,6 +35,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name in (BACKEND, STAND_INS, "torch"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(possible, "has_real_driver", lambda: False)
+    monkeypatch.setattr(possible, "torch_is_missing", lambda: False)
     return monkeypatch
 
 
@@ -73,6 +74,13 @@ def test_options_without_which_code_for_a_gpu_captures_nothing_are_named(
     assert options_to_add(Settings(graphs="cuda")) == ""
     bare.setattr(possible, "has_real_driver", lambda: True)
     assert options_to_add(Settings()) == ""
+
+
+@pytest.mark.parametrize("graphs", [None, "software", "cuda"])
+def test_without_torch_no_option_is_advised(bare: pytest.MonkeyPatch, graphs: str | None) -> None:
+    bare.setattr(possible, "torch_is_missing", lambda: True)
+    told = "torch is not installed, so there is nothing to look at"
+    assert options_to_add(Settings(graphs=graphs)) == told
 
 
 def test_tests_ask_by_the_fixture() -> None:

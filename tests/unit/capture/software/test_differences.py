@@ -14,6 +14,7 @@ from pytest_cudafork.capture.software.differences import (  # noqa: E402
     explaining_gpu_code,
 )
 from pytest_cudafork.errors import GraphNotJudgedError  # noqa: E402
+from pytest_cudafork.settings.devices import AS_IF_A_GPU, AS_IF_A_GPU_MEANS  # noqa: E402
 from tests.support import capture_words  # noqa: E402
 from tests.support.capture_words import step_with_adam, words_of_failure  # noqa: E402
 
@@ -38,6 +39,7 @@ def test_code_for_a_gpu_only_is_told_of_the_device() -> None:
     [
         ("Torch not compiled with CUDA enabled", "take the device from the graph_backend fixture"),
         ("no CUDA-capable device is detected", "take the device from the graph_backend fixture"),
+        ("torch.cuda.Stream requires CUDA support", f"pytest {AS_IF_A_GPU} {AS_IF_A_GPU_MEANS}"),
         ("If capturable=True, params must be on a GPU", "fused=True as well"),
     ],
 )
@@ -52,6 +54,12 @@ def test_an_error_is_explained_with_its_line(said: str, words: str) -> None:
     assert first.startswith("AssertionError at ")
     assert Path(__file__).name in first
     assert said in first
+
+
+def test_nothing_is_to_be_left_out_that_has_a_stand_in() -> None:
+    with pytest.raises(GraphNotJudgedError) as caught, explaining_gpu_code():
+        raise RuntimeError("Found no NVIDIA driver on your system")
+    assert "leave out" not in str(caught.value)
 
 
 def test_other_errors_pass() -> None:

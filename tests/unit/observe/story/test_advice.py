@@ -64,6 +64,28 @@ def test_without_a_stack_the_start_method_is_what_is_left_to_change() -> None:
     assert only.startswith("start the children with a fresh interpreter")
 
 
+@pytest.mark.parametrize("stack", [[], [["/src/a.py", 1, "probe", FUNCTION]]])
+def test_where_no_fork_is_wrong_no_start_method_is_advised(stack: list[list[Any]]) -> None:
+    (only,) = advise(touch_at(stack, test="test_a.py::test_it (call)"), forks=False)
+    assert only.startswith("mark the test @pytest.mark.cuda_isolated()")
+    (only,) = advise(touch_at(stack), forks=False)
+    assert "mark the test" not in only
+    assert "in a child" in only
+
+
+def test_nor_is_it_at_import(tmp_path: Path) -> None:
+    path = tmp_path / "engine.py"
+    path.write_text("SM = probe()\n")
+    told = advise(imported(path, 1), forks=False)
+    assert told[0].startswith("SM is evaluated at import")
+    assert not [each for each in told if "spawn" in each or "fork" in each]
+    stack = [
+        [f"{SITE}/lib/x.py", 1, "<module>", BODY], IMPORTLIB, ["/src/a.py", 1, "load", FUNCTION]
+    ]  # fmt: skip
+    assert "let load run in the child, after the fork" in advise(touch_at(stack))[0]
+    assert advise(touch_at(stack), forks=False)[0].endswith("let load run in a child")
+
+
 @pytest.mark.parametrize("name", ["conftest.py", "test_it.py", "it_test.py"])
 def test_a_test_or_fixture_is_advised_to_be_isolated(name: str) -> None:
     touch = touch_at([[f"/src/{name}", 3, "probe", FUNCTION]])

@@ -292,6 +292,25 @@ def test_the_story_of_a_touch_shows_source_and_advice(tmp_path: Path) -> None:
     assert "what to do:" in story
 
 
+@pytest.mark.parametrize("told_at", ["", "test_b.py::test_b"])
+@pytest.mark.parametrize("may_fork", [False, True])
+def test_the_story_of_a_touch_says_how_to_accept_it(told_at: str, may_fork: bool) -> None:
+    record = touch(PARENT, 1, 1, test="test_a.py::test_a (call)")
+    record["stack"] = [["/src/engine.py", 2, "probe", OPTIMIZED]]
+    story = touch_story(Touch.from_record(record), told_at=told_at, may_fork=may_fork)
+    how = "accept its line: --cuda-fork-baseline=FILE --cuda-fork-baseline-update."
+    assert story.endswith(how) is (not told_at)  # else it is told there
+    assert ("cuda_fork_ok allows forks, and no touch" in story) is may_fork
+    assert "start the children" not in story
+
+
+@pytest.mark.parametrize("stack", [[], [["<string>", 2, "probe", OPTIMIZED]]])
+def test_a_touch_without_a_line_of_its_own_cannot_be_accepted(stack: list[Any]) -> None:
+    record = touch(PARENT, 1, 1, test="test_a.py::test_a (call)")
+    record["stack"] = stack
+    assert "--cuda-fork-baseline" not in touch_story(Touch.from_record(record))
+
+
 _values = st.none() | st.integers() | st.text(max_size=5)
 _stacks = st.lists(
     st.tuples(st.text(max_size=9), st.integers(0, 99), st.text(max_size=5), st.integers(-1, 3)),
