@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pytest_cudafork.compat.unpatched import faulthandler, os
+from pytest_cudafork.compat.unpatched import faulthandler, os, time
 
 # -- libraries and stacks --------------------------------------------------------------------------
 
@@ -159,7 +159,8 @@ def forget_multiprocessing_children() -> None:
     """Let ``multiprocessing`` know of no children and no finalizers, where it was imported.
 
     ``multiprocessing.process._children`` and ``multiprocessing.util._finalizer_registry``: as its
-    own bootstrap of a child does. Its exit function (``util._exit_function``) is registered again.
+    own bootstrap of a child does. Its exit function (``util._exit_function``) is registered again,
+    with a bound for what it waits for.
     The fork server of the parent is forgotten as well: ``multiprocessing`` would wait for it as for
     a child of this process, and fail. So are the parent's pools of ``concurrent.futures``
     (``process._threads_wakeups``).
@@ -170,12 +171,45 @@ def forget_multiprocessing_children() -> None:
     util: Any = sys.modules.get("multiprocessing.util")
     if util is not None:
         util._finalizer_registry.clear()
-        atexit.register(util._exit_function)
+        atexit.register(_exit_function, util, process)
     pools: Any = sys.modules.get("concurrent.futures.process")
     if pools is not None:
         pools._threads_wakeups.clear()
     if forkserver_pid() is not None:
         _forget_forkserver()
+
+
+_JOIN_SECONDS = 20.0
+
+
+def _exit_function(util: Any, process: Any) -> None:
+    """Do what ``multiprocessing`` does at the end of a process, and wait for no child for ever.
+
+    A library may end its processes by an exit function of its own. Where it was imported before
+    the fork, that was registered for the end of the parent, and is not called here. Those that
+    still run then are nobody's, and are ended with all else that is left.
+    """
+    util._run_finalizers(0)
+    for child in process.active_children():
+        if child.daemon:
+            child.terminate()
+    until = time.monotonic() + _JOIN_SECONDS
+    children = [child for child in process.active_children() if not child.daemon]
+    for child in children:
+        child.join(max(0.0, until - time.monotonic()))
+    left = {child for child in children if child.is_alive()}
+    if left:
+        process._children.difference_update(left)
+        names = ", ".join(sorted(child.name for child in left))
+        text = (
+            f"pytest-cudafork: {names} still ran {_JOIN_SECONDS:g} s after the work of a forked "
+            "process, which waits for them at its end as Python does, and are ended with it. If "
+            "their library ends them when Python ends (atexit): what it registered before the fork "
+            "does not run here; end them in the test, or use the method spawn.\n"
+        )
+        with contextlib.suppress(Exception):  # closed, or replaced by the test
+            sys.stderr.write(text)
+    util._exit_function()
 
 
 class ResourceTracker(NamedTuple):

@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import types
 import unittest
 import warnings
@@ -163,6 +164,34 @@ def test_pools_are_ended_where_they_are_this_process_s() -> None:
         assert pool.submit(abs, -3).result(200) == 3
         assert in_a_fork(job)
         assert pool.submit(abs, -4).result(200) == 4
+
+
+def test_a_child_waits_for_its_processes_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    context = multiprocessing.get_context("fork")
+    monkeypatch.setattr(standard_library, "_JOIN_SECONDS", 5.0)
+
+    def job() -> bool:
+        standard_library.clear_exit_functions()
+        standard_library.forget_multiprocessing_children()
+        ends = context.Process(target=(tmp_path / "written").touch, name="ends")
+        stays = context.Process(target=time.sleep, args=(300,), name="stays")
+        daemon = context.Process(target=time.sleep, args=(300,), daemon=True)
+        manager: Any = context.Manager()
+        for each in (ends, stays, daemon):
+            each.start()
+        written = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", written)
+        standard_library.run_exit_functions()
+        said = written.getvalue()
+        alive = [each.is_alive() for each in (ends, stays, daemon, manager._process)]
+        stays.kill()
+        told = "stays still ran 5 s after the work of a forked process" in said
+        return alive == [False, True, False, False] and told and "ends" not in said[:40]
+
+    assert in_a_fork(job)
+    assert (tmp_path / "written").exists()
 
 
 def test_a_child_starts_a_fork_server_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
