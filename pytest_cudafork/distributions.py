@@ -8,7 +8,16 @@ none at all. ``importlib.metadata`` answers that with None, a ``DeprecationWarni
 from __future__ import annotations
 
 import importlib.metadata
-from typing import Any
+import json
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+
+class Source(NamedTuple):
+    """The folder that pip has installed a distribution from, and whether it is used in place."""
+
+    folder: str
+    editable: bool
 
 
 def field(distribution: importlib.metadata.Distribution, key: str) -> str:
@@ -23,6 +32,21 @@ def text(distribution: importlib.metadata.Distribution, file: str) -> str:
         return distribution.read_text(file) or ""
     except (OSError, ValueError, KeyError):
         return ""
+
+
+def source_of(direct_url: str) -> Source | None:
+    """Read pip's ``direct_url.json``; None where it was no folder, or nothing of that can be read.
+
+    Args:
+        direct_url: The text of the file.
+
+    """
+    try:
+        told: Any = json.loads(direct_url)
+        url, editable = urlsplit(told["url"]), bool(told["dir_info"].get("editable"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    return Source(unquote(url.path), editable) if url.scheme == "file" else None
 
 
 def version_of(name: str) -> str | None:

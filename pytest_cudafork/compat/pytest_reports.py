@@ -88,6 +88,15 @@ def forget_junit_xml(config: pytest.Config) -> None:
         del config.stash[junitxml.xml_key]
 
 
+def is_of_subtest(report: pytest.TestReport) -> bool:
+    """Whether a report is of a part of a test, which has others of its own.
+
+    pytest's class for these (``SubtestReport``) is not everywhere; it is of another type than all
+    others.
+    """
+    return type(report) is not pytest.TestReport
+
+
 def subtest_counts(config: pytest.Config) -> Any:
     """Return where pytest counts failed subtests by test, or None (before pytest 9).
 

@@ -15,6 +15,7 @@ import pytest
 from pytest_cudafork.baseline.file import alone
 from pytest_cudafork.check.failing import fail_session
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.counted import count_of
 from pytest_cudafork.gpus.lease import LEASE
 from pytest_cudafork.gpus.order import Planned, best_order
@@ -157,7 +158,7 @@ class Costs(ChildCosts):
         reports = self._reports.pop(last.nodeid)
         measured = vars(last).get(_COST)
         # The time of a part of a test, a subtest, is in that of its call; it may have been skipped.
-        phases = [report for report in reports if type(report) is pytest.TestReport]
+        phases = [report for report in reports if not pytest_reports.is_of_subtest(report)]
         passed = all(report.outcome == "passed" for report in phases)
         if measured is None or not passed or any(report.failed for report in reports):
             return  # what a failed test has used says little

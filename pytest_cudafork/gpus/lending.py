@@ -38,16 +38,15 @@ class Lease:
     that no other test has the GPUs meanwhile.
     """
 
-    def __init__(self, gpus: tuple[Gpu, ...], held: Held, folder: str) -> None:
+    def __init__(self, gpus: tuple[Gpu, ...], held: Held) -> None:
         from pytest_cudafork.gpus.inventory import PCI_ORDER
 
         self.gpus = gpus
         self.mark = held.mark
-        self._inner_locks = os.path.join(folder, self.mark)
         self.environment = {
             environment.VISIBLE_GPUS: names(gpus),
             environment.GPU_ORDER: PCI_ORDER,
-            environment.GPU_LOCKS: self._inner_locks,
+            environment.GPU_LOCKS: held.inner_locks,
         }
         self.before: Memory | None = None
         self.alone = True
@@ -55,9 +54,6 @@ class Lease:
 
     def end(self) -> None:
         """Give the GPUs back."""
-        import shutil
-
-        shutil.rmtree(self._inner_locks, ignore_errors=True)
         self._held.release()
 
 
@@ -125,7 +121,7 @@ class Lender:
             used=lambda: self._in_use(candidates),
         )
         gpus = tuple(gpu for gpu in candidates if gpu.uuid in held.gpus)
-        lease = Lease(gpus, held, self._folder.path)
+        lease = Lease(gpus, held)
         lease.alone = not wish.share and wish.memory is None
         if self.measures:
             from pytest_cudafork.gpus.memory import measure

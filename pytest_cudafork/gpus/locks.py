@@ -65,11 +65,16 @@ class Holder(NamedTuple):
 
 
 class Held:
-    """What somebody has of GPUs, until ``release``; ``mark`` is a name that no other has."""
+    """What somebody has of GPUs, until ``release``.
+
+    ``mark`` is a name that no other has; in the folder ``inner_locks``, which goes with it, the
+    sessions lock that a test with these GPUs starts.
+    """
 
     def __init__(self, gpus: tuple[str, ...], entry: _Entry) -> None:
         self.gpus = gpus
-        self.mark = f"{_INNER}{entry.name}"
+        self.inner_locks = entry.inner_locks
+        self.mark = os.path.basename(self.inner_locks)
         self._entry: _Entry | None = entry
         self._pid = os.getpid()
 
@@ -86,6 +91,7 @@ class _Entry:
     def __init__(self, folder: str, note: dict[str, Any]) -> None:
         self.name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self.note = note
+        self.inner_locks = _inner_locks(folder, self.name)
         self._path = os.path.join(folder, self.name)
         self._lock = lock_files.new_lock(f"{self._path}.entry")
         self._lock.acquire(timeout=0)  # nobody else knows of it
@@ -105,6 +111,7 @@ class _Entry:
 
     def remove(self) -> None:
         """Take the entry away."""
+        _remove_folder(self.inner_locks)
         for ending in (".entry", ".holder"):
             with contextlib.suppress(OSError):  # the folder may have been swept
                 os.unlink(self._path + ending)
@@ -297,7 +304,7 @@ class LockFolder:
                 continue
             path = os.path.join(self.path, name)
             if lock_files.is_void(f"{path}.entry"):
-                _remove_folder(os.path.join(self.path, f"{_INNER}{name}"))
+                _remove_folder(_inner_locks(self.path, name))
                 for ending in (".holder", ".entry"):
                     with contextlib.suppress(OSError):
                         os.unlink(path + ending)
@@ -361,6 +368,10 @@ class _Look(NamedTuple):
 
 def _waits(note: dict[str, Any], now: float) -> bool:
     return bool(note) and not note.get("holds") and now - note["seen"] < _SILENT_SECONDS
+
+
+def _inner_locks(folder: str, name: str) -> str:
+    return os.path.join(folder, f"{_INNER}{name}")
 
 
 def _remove_folder(path: str) -> None:

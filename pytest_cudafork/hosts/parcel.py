@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from typing import Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import time
+from pytest_cudafork.observe.base.other_hosts import file_at_home
 from pytest_cudafork.observe.base.records import Record
 
 CARRIED = "_cudafork_ledger"
@@ -89,12 +89,10 @@ class Parcel(NamedTuple):
                 record["t"] += later
             stack = record.get("stack")
             if isinstance(stack, list):
-                record["stack"] = [[self._file(file, root), *rest] for file, *rest in stack]
+                record["stack"] = [
+                    [file_at_home(file, self.root, root), *rest] for file, *rest in stack
+                ]
             if isinstance(record.get("filename"), str):
-                record["filename"] = self._file(record["filename"], root)
+                record["filename"] = file_at_home(record["filename"], self.root, root)
             home.append(record)
         return home
-
-    def _file(self, path: str, root: str) -> str:
-        there = self.root + os.sep
-        return os.path.join(root, path[len(there) :]) if path.startswith(there) else path

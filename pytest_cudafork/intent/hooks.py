@@ -23,6 +23,7 @@ from pytest_cudafork.isolate.start_methods import ran_otherwise
 from pytest_cudafork.observe.base.ledger import LedgerReader
 from pytest_cudafork.settings.intent import GPU_SEEN, GPU_SKIPPED, KINDS, SPAWNED, effective
 from pytest_cudafork.settings.markers import marks_of
+from pytest_cudafork.settings.option import uses_debugger
 from pytest_cudafork.settings.options import BASELINE
 
 CARRIED = "cudafork_intent"
@@ -116,7 +117,7 @@ class IntentHooks:
             for slip in found:
                 self._fail(report, slip)
         self._count(getattr(report, CARRIED))
-        whole = report.when == "call" and type(report) is pytest.TestReport
+        whole = report.when == "call" and not pytest_reports.is_of_subtest(report)
         if whole and (report.outcome != "skipped" or hasattr(report, "wasxfail")):
             self._called[report.nodeid] = report.outcome == "passed"
         if report.when == "teardown":
@@ -260,9 +261,7 @@ class IntentHooks:
     @property
     def _isolates(self) -> bool:
         """Whether this session gives tests processes of their own at all."""
-        option = self._config.option
-        debugs = getattr(option, "usepdb", False) or getattr(option, "trace", False)
-        return self._settings.isolate != "none" and not debugs
+        return self._settings.isolate != "none" and not uses_debugger(self._config)
 
     @property
     def judged(self) -> set[str]:

@@ -42,8 +42,7 @@ class JunitProperties:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Add the properties of a test to its last report, before the file's plugin reads it."""
-        # a subtest's report is of another class, and its test has one of its own
-        is_last = report.when == "teardown" and type(report) is pytest.TestReport
+        is_last = report.when == "teardown" and not pytest_reports.is_of_subtest(report)
         if not is_last or self._pid != os.getpid():
             return
         self._read()

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cudafork.capture.interface.progress import shown_by
 from pytest_cudafork.compat.unpatched import contextlib, os, time
+from pytest_cudafork.settings.option import uses_debugger
 
 AFTER_SECONDS = 1.0
 """A check shows nothing before its test has run for so long."""
@@ -25,8 +26,7 @@ _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
 def terminal_of(config: pytest.Config) -> int | None:
     """Return the descriptor of a terminal that somebody sees and only pytest writes to, or None."""
     option = config.option
-    debugged = getattr(option, "usepdb", False) or getattr(option, "trace", False)
-    if debugged or option.capture not in ("fd", "sys") or option.verbose < 0:
+    if uses_debugger(config) or option.capture not in ("fd", "sys") or option.verbose < 0:
         return None
     if not config.pluginmanager.has_plugin("terminalreporter"):
         return None

@@ -10,6 +10,7 @@ import pytest
 from pytest_cudafork.capture.in_tests.gathered import Gathered
 from pytest_cudafork.capture.interface.check_names import CARRIED
 from pytest_cudafork.capture.rerun.verdict import AuditedTests
+from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.observe.story.plain_text import plain
 
 _RANKS = ("passed", "skipped", "xfailed", "xpassed", "failed", "error")
@@ -44,7 +45,7 @@ class TestsSeen:
         self.audited.add(report)
         for data in getattr(report, CARRIED, ()):
             self.captures.append({"test": report.nodeid, **data})
-        is_subtest = type(report) is not pytest.TestReport
+        is_subtest = pytest_reports.is_of_subtest(report)
         if is_subtest and report.outcome != "failed":
             return
         outcome = outcome_of(report)

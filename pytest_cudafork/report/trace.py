@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork._version import version
+from pytest_cudafork.compat import pytest_reports
 from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.plain_text import plain
@@ -67,7 +68,7 @@ class Trace:
     def add(self, report: pytest.TestReport) -> None:
         """Take note of a phase of a test."""
         start, stop = getattr(report, "start", None), getattr(report, "stop", None)
-        if type(report) is not pytest.TestReport or start is None or stop is None:
+        if pytest_reports.is_of_subtest(report) or start is None or stop is None:
             return  # a subtest is within its test
         if not stop:  # pytest-xdist tells of a crashed worker as it is seen, without a time
             start = stop = time.time()

@@ -143,6 +143,12 @@ def _ini_text(option: Option, given: list[Any]) -> str:
     return ",".join(map(str, given))
 
 
+def uses_debugger(config: pytest.Config) -> bool:
+    """Whether ``--pdb`` or ``--trace`` is on; ``-p no:debugging`` takes both options away."""
+    option = config.option
+    return bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
+
+
 def parse_modules(text: str) -> tuple[str, ...]:
     """Read module names separated by commas.
 

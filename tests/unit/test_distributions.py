@@ -91,3 +91,12 @@ def test_errors_of_any_release_are_taken_for_broken_metadata(
 def test_metadata_that_are_none_as_in_the_backport_say_nothing() -> None:
     backport: Any = SimpleNamespace(metadata=None)
     assert distributions.field(backport, "Name") == ""
+
+
+def test_the_folder_that_a_distribution_was_installed_from_is_read() -> None:
+    told = '{"url": "file:///my%20work/engine", "dir_info": {"editable": true}}'
+    assert distributions.source_of(told) == ("/my work/engine", True)
+    assert distributions.source_of('{"url": "file:///x", "dir_info": {}}') == ("/x", False)
+    for text in ("", "no json", "[]", '{"url": "file:///x.whl", "archive_info": {}}'):
+        assert distributions.source_of(text) is None
+    assert distributions.source_of('{"url": "https://x/y", "dir_info": {}}') is None

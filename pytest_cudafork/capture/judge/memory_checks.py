@@ -102,7 +102,7 @@ def _lost(uses: GraphUses, memory: Memory, where: str) -> GraphFinding | None:
     storage = memory.refer()
     if storage is None:
         return _gone(memory, where, "was freed")
-    address = uses.addresses.get(memory, memory.pointer)
+    address = uses.addresses[memory]
     if storage.data_ptr() != address:
         return _gone(memory, where, "was moved, by a resize,")
     named = next((each for each in uses.named.get(memory, ()) if _has_moved(each, address)), None)

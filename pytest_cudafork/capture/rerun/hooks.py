@@ -21,6 +21,7 @@ from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, PROPERTY, Counte
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.isolate.session.children import children_of
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.option import uses_debugger
 
 _HOOKS = "cudafork-replay-audit"
 _LEAST_SECONDS = 120.0
@@ -108,8 +109,7 @@ class ReplayAudit:
 
         if not counted.replays:
             return verdict.sentence(counted, {})
-        option = self._config.option
-        if getattr(option, "usepdb", False) or getattr(option, "trace", False):
+        if uses_debugger(self._config):
             return verdict.not_judged(
                 "a debugger, which --pdb and --trace start, needs the terminal"
             )

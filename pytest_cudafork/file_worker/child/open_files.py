@@ -5,7 +5,7 @@ Python does so while it takes the interpreter apart, which a forked process does
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from pytest_cudafork.compat.unpatched import contextlib, gc, io
@@ -21,9 +21,7 @@ def flush_all() -> list[Any]:
     may flush.
     """
     text, streams, buffers = _open_files()
-    for one in (*text, *streams, *buffers):
-        with contextlib.suppress(Exception):  # closed, or it cannot be written
-            one.flush()
+    _call("flush", [*text, *streams, *buffers])
     return [*text, *buffers]
 
 
@@ -36,39 +34,37 @@ def write_held_back(inherited: Iterable[Any] = ()) -> None:
 
     """
     text, streams, buffers = _open_files()
-    for one in inherited:
-        with contextlib.suppress(Exception):
-            one.flush()
-    for one in text:  # each before what it writes to
-        with contextlib.suppress(Exception):  # Python goes on as well
-            one.flush()
-    for one in streams:  # what compresses writes its end when it is closed
-        with contextlib.suppress(Exception):
-            one.close()
-    for one in buffers:
-        with contextlib.suppress(Exception):
-            one.flush()
+    _call("flush", [*inherited, *text])  # each before what it writes to
+    _call("close", streams)  # what compresses writes its end then
+    _call("flush", buffers)
+
+
+def _call(method: str, files: Iterable[Any]) -> None:
+    for one in files:
+        with contextlib.suppress(Exception):  # closed, or it cannot be written: Python goes on, too
+            getattr(one, method)()
 
 
 def _open_files() -> tuple[list[Any], list[Any], list[Any]]:
     """Return files of text, streams that are no files of ``io`` (as those of gzip), and buffers."""
     found: tuple[list[Any], list[Any], list[Any]] = [], [], []
-    lists: dict[type, list[Any] | None] = {}
+    numbers: dict[type, int | None] = {}
     for one in gc.get_objects():
         kind = type(one)
-        if kind not in lists:
-            lists[kind] = next((found[number] for number in _number_of(kind)), None)
-        files = lists[kind]
-        if files is not None:
-            files.append(one)
+        if kind not in numbers:
+            numbers[kind] = _number_of(kind)
+        number = numbers[kind]
+        if number is not None:
+            found[number].append(one)
     return found
 
 
-def _number_of(kind: type) -> Iterator[int]:
-    """Give which of these a class of files is; nothing for what is none, or holds nothing back."""
+def _number_of(kind: type) -> int | None:
+    """Return which of these a class of files is; None for what is none, or holds nothing back."""
     if issubclass(kind, io.TextIOBase):
-        yield 0
-    elif issubclass(kind, _BUFFERS):
-        yield 2
-    elif issubclass(kind, io.BufferedIOBase) and not issubclass(kind, _NOTHING_HELD):
-        yield 1
+        return 0
+    if issubclass(kind, _BUFFERS):
+        return 2
+    if issubclass(kind, io.BufferedIOBase) and not issubclass(kind, _NOTHING_HELD):
+        return 1
+    return None

@@ -6,12 +6,12 @@ The two sides of an audit agree here on which files are known by the versions of
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import sysconfig
 from collections.abc import Iterable
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.distributions import source_of
 
 _ENDINGS = (".dist-info", ".egg-info")
 _FOLDERS = ("/site-packages/", "/dist-packages/")
@@ -77,9 +77,9 @@ def _fingerprint(folder: str, name: str) -> str:
 def _is_editable_below(folder: str, root: str) -> bool:
     try:
         with open(os.path.join(folder, "direct_url.json"), encoding="utf-8") as file:
-            told = json.load(file)
-            url, is_editable = str(told["url"]), bool(told["dir_info"]["editable"])
-    except (OSError, ValueError, LookupError, TypeError):
+            source = source_of(file.read())
+    except (OSError, ValueError):
+        source = None
+    if source is None:
         return folder.endswith(".egg-info") and os.path.realpath(folder).startswith(f"{root}/")
-    place = os.path.realpath(url.removeprefix("file://"))
-    return is_editable and url.startswith("file://") and f"{place}/".startswith(f"{root}/")
+    return source.editable and f"{os.path.realpath(source.folder)}/".startswith(f"{root}/")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cudafork.imports.values.left_behind import Files, RunningThread, Traces
+from pytest_cudafork.observe.base.other_hosts import file_at_home
 from pytest_cudafork.observe.story.touch import Frame, Touch
 
 
@@ -168,9 +169,7 @@ def at_home(data: Any, there: str, here: str) -> Any:
         return {key: at_home(value, there, here) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [at_home(value, there, here) for value in data]
-    if isinstance(data, str) and data.startswith(f"{there}/"):
-        return f"{here}{data[len(there) :]}"
-    return data
+    return file_at_home(data, there, here) if isinstance(data, str) else data
 
 
 def _touch_to_plain(touch: Touch) -> dict[str, Any]:

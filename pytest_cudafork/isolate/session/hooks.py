@@ -13,6 +13,7 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings.markers import marks_of
+from pytest_cudafork.settings.option import uses_debugger
 
 if TYPE_CHECKING:
     from pytest_cudafork.check.start_method import ProcessState
@@ -41,9 +42,7 @@ class IsolationHooks:
         self._pid = getpid()
         session = config.stash[SESSION]
         self._isolate = isolate
-        option = config.option
-        # there are no such options with -p no:debugging
-        self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
+        self._debugger = uses_debugger(config)
         self._inside = session.isolated
         self._isolates_all = self._isolate not in (None, "none") and not self._off
         audited = session.settings.captures == "audit"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.records import Record
 
 JOB, HOST = 32, 44
@@ -32,6 +33,19 @@ def process_words(number: int) -> str:
     host = _part(number, HOST)
     own = number & ((1 << JOB) - 1)
     return f"process {own} of host {host}" if host else f"process {number}"
+
+
+def file_at_home(path: str, there: str, here: str) -> str:
+    """Return the file of the same name below a folder of this host; others keep their names.
+
+    Args:
+        path: A file on another host.
+        there: A folder on that host.
+        here: The folder that has the same files on this host.
+
+    """
+    below = there + os.sep
+    return os.path.join(here, path.removeprefix(below)) if path.startswith(below) else path
 
 
 def moved(record: Record, by: int, kind: int = HOST) -> dict[str, Any]:

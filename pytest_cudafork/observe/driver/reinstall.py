@@ -7,13 +7,10 @@ down (``direct_url.json``) from where it was.
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import shlex
-from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pytest_cudafork.compat.unpatched import os
-from pytest_cudafork.distributions import text
+from pytest_cudafork.distributions import source_of, text
 
 _NAME = "pytest-cudafork"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -24,7 +21,7 @@ def how_to_reinstall() -> str:
     try:
         source = _checkout(importlib.metadata.distribution(_NAME), _PACKAGE)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError):
-        source = ""  # metadata that are not there, are broken, or know no folder
+        source = ""  # metadata that are not there, or are broken
     source = source or f"--no-binary={_NAME} {_NAME}"
     return f"pip install --force-reinstall --no-deps {source}"
 
@@ -37,13 +34,10 @@ def _checkout(distribution: importlib.metadata.Distribution, package: str) -> st
         package: The folder of the package that is in use.
 
     """
-    told: Any = json.loads(text(distribution, "direct_url.json"))
-    url = urlsplit(told["url"])
-    editable = told["dir_info"].get("editable", False)
-    folder = unquote(url.path)
-    holder = folder if editable else str(distribution.locate_file(""))
-    if url.scheme != "file" or os.path.realpath(holder) != os.path.realpath(
-        os.path.dirname(package)
-    ):
+    source = source_of(text(distribution, "direct_url.json"))
+    if source is None:
         return ""
-    return ("-e " if editable else "") + shlex.quote(folder)
+    holder = source.folder if source.editable else str(distribution.locate_file(""))
+    if os.path.realpath(holder) != os.path.realpath(os.path.dirname(package)):
+        return ""
+    return ("-e " if source.editable else "") + shlex.quote(source.folder)

@@ -126,3 +126,11 @@ def test_sections_of_a_report_become_the_tests_once(pytester: pytest.Pytester) -
     pytest_reports.add_sections(item, sections)
     known = [("setup", "stdout", "up"), ("call", "log", "body")]
     assert pytest_reports.sections_of(item) == known
+
+
+def test_the_reports_of_subtests_are_of_another_type() -> None:
+    class SubtestReport(pytest.TestReport):
+        pass
+
+    assert not pytest_reports.is_of_subtest(_report("test_a"))
+    assert pytest_reports.is_of_subtest(SubtestReport("a", ("", 0, ""), {}, "passed", None, "call"))

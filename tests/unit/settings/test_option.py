@@ -17,6 +17,7 @@ from pytest_cudafork.settings.option import (
     parse_modules,
     read_option,
     read_table,
+    uses_debugger,
 )
 
 
@@ -140,3 +141,15 @@ def test_a_file_that_is_here_is_no_module(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert parse_modules("pkg.py, py") == ("pkg.py", "py")
     with pytest.raises(ValueError, match=r"'test_op\.py' is not a module name: name it as in an"):
         parse_modules("test_op.py")
+
+
+def test_a_debugger_takes_part_if_one_of_its_options_is_on() -> None:
+    def used(**options: bool) -> bool:
+        return uses_debugger(
+            cast(pytest.Config, SimpleNamespace(option=SimpleNamespace(**options)))
+        )
+
+    assert used(usepdb=True, trace=False)
+    assert used(usepdb=False, trace=True)
+    assert not used(usepdb=False, trace=False)
+    assert not used(), "with -p no:debugging there are no such options"

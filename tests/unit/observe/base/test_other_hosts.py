@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_cudafork.observe.base.other_hosts import (
     JOB,
+    file_at_home,
     moved,
     moved_back,
     moved_number,
@@ -37,3 +38,9 @@ def test_a_host_and_a_job_keep_apart() -> None:
 def test_a_process_is_named_with_its_host() -> None:
     assert process_words(77) == "process 77"
     assert process_words(moved_number(77, 2)) == "process 77 of host 2"
+
+
+def test_files_below_a_folder_are_those_of_the_same_names_here() -> None:
+    assert file_at_home("/there/a/b.py", "/there", "/here") == "/here/a/b.py"
+    for path in ("/there", "/therefore/a.py", "/usr/lib/x.py", "<string>"):
+        assert file_at_home(path, "/there", "/here") == path
