@@ -11,7 +11,8 @@
 Parts whose figures are ratios run some times, in turns; a figure is the median, and least and most
 stand beside it. Every figure is a ratio of two things of the same run, less being better. A long
 part (``--all``, or named) runs once, after them, and keeps a record of its own, which the record of
-all names; its exit status is its verdict. What fails does not keep the others from running.
+all names; its exit status is its verdict. Where there are several GPUs, long parts that need one
+run side by side, each on its own. What fails does not keep the others from running.
 
 Against the last record a figure is worse if its median is more than ``--allowed`` above that of
 the record and its least above the record's most; one of counts, if it is above at all. Parts in
@@ -24,10 +25,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
+import queue
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,42 +155,92 @@ def take_turns(
 
     """
     found = found or Found({name: {} for name in parts}, {}, {}, {}, {})
-    turns = [
-        (number, name) for number in range(rounds) for name, part in parts.items() if not part.long
-    ]
-    turns += [(0, name) for name, part in parts.items() if part.long]
-    for at, (number, name) in enumerate(turns):
-        if name in found.failed or name in found.absent:
-            continue
-        if why := missing(parts[name], peers):
-            found.absent[name] = f"{name}: not measured: {why}"
-            continue
-        print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
-        start = time.monotonic()
-        try:
-            _measure(name, parts[name], peers, found, save=save)
-        except _ERRORS as error:
-            found.failed[name] = f"{name}: {error}"
-        except KeyboardInterrupt:  # what has been measured is not lost
-            found.failed.update({late: f"{late}: {_ENDED}" for _, late in turns[at:]})
-            break
-        finally:
-            took = time.monotonic() - start
-            found.seconds[name] = found.seconds.get(name, 0.0) + took
+    turns = [name for _ in range(rounds) for name, part in parts.items() if not part.long]
+    long = [name for name, part in parts.items() if part.long]
+    left = [*turns, *long]
+
+    def run(name: str, card: str = "") -> None:
+        if name not in found.failed and name not in found.absent:
+            _one(name, parts[name], peers, found, card, save=save)
+        left.remove(name)
+
+    try:
+        for name in turns:
+            run(name)
+        for name in _side_by_side(run, parts, long):
+            run(name)
+    except KeyboardInterrupt:  # what has been measured is not lost
+        found.failed.update({name: f"{name}: {_ENDED}" for name in left})
     return found
+
+
+def _side_by_side(
+    run: Callable[[str, str], None], parts: Mapping[str, Part], long: Sequence[str]
+) -> list[str]:
+    """Run those that need one GPU, each on one of its own, longest first; return the others."""
+    free: queue.SimpleQueue[str] = queue.SimpleQueue()
+    cards = visible_cards()
+    for card in cards:
+        free.put(card)
+
+    def on_a_card(name: str) -> None:
+        card = free.get()
+        try:
+            run(name, card)
+        finally:
+            free.put(card)
+
+    those = sorted(
+        (name for name in long if parts[name].gpus == 1), key=lambda x: -parts[x].minutes
+    )
+    if len(cards) < 2 or len(those) < 2:
+        return list(long)
+    with ThreadPoolExecutor(len(cards)) as pool:
+        try:
+            for done in [pool.submit(on_a_card, name) for name in those]:
+                done.result()
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [name for name in long if name not in those]
+
+
+def _one(name: str, part: Part, peers: str, found: Found, card: str, *, save: bool) -> None:
+    """Run one part once and note what it said, or why it did not run."""
+    if why := missing(part, peers):
+        found.absent[name] = f"{name}: not measured: {why}"
+        return
+    where = f" on GPU {card}" if card else ""
+    print(f"{name}{where}, from {time.strftime('%H:%M:%S')}", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    try:
+        _measure(name, part, peers, found, card, save=save)
+    except _ERRORS as error:
+        found.failed[name] = f"{name}: {error}"
+    finally:
+        took = time.monotonic() - start
+        found.seconds[name] = found.seconds.get(name, 0.0) + took
+
+
+def visible_cards() -> list[str]:
+    """Return the GPUs that a program sees here, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    if (chosen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return [card for card in map(str.strip, chosen.split(",")) if card]
+    return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
 
 
 def missing(part: Part, peers: str) -> str:
     """Return what this machine lacks for a part; "" for nothing."""
     gone = [name for name in part.needs if importlib.util.find_spec(name) is None]
     gone += ["an interpreter with pytest-forked (--peers)"] if part.peers and not peers else []
-    cards = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    gone += [f"{part.gpus} GPUs, there are {cards}"] if part.gpus > cards else []
+    cards = len(visible_cards())
+    plural = "s" * (part.gpus > 1)
+    gone += [f"{part.gpus} GPU{plural}, there are {cards}"] if part.gpus > cards else []
     return f"it needs {', '.join(gone)}" if gone else ""
 
 
-def _measure(name: str, part: Part, peers: str, found: Found, *, save: bool) -> None:
-    """Run one part once and note what it said.
+def _measure(name: str, part: Part, peers: str, found: Found, card: str, *, save: bool) -> None:
+    """Run one part once, on one GPU if ``card`` names it, and note what it said.
 
     Raises:
         RuntimeError: its last line is no JSON, or its verdict is that something is wrong.
@@ -194,7 +248,8 @@ def _measure(name: str, part: Part, peers: str, found: Found, *, save: bool) -> 
     """
     command = [*part.command, *(["--save"] if save and part.long else [])]
     python = peers if part.peers else sys.executable
-    status, data = last_line(python, command, PROJECT, part.seconds, aloud=part.long)
+    more = {"CUDA_VISIBLE_DEVICES": card} if card else {}
+    status, data = last_line(python, command, PROJECT, part.seconds, aloud=part.long, more=more)
     for figure, value in part.figures(data).items():
         found.values[name].setdefault(figure, []).append(value)
     if "record" in data and part.long:

@@ -29,6 +29,7 @@ def last_line(
     seconds: float,
     *,
     aloud: bool = False,
+    more: Mapping[str, str] | None = None,
 ) -> tuple[int, Mapping[str, Any]]:
     """Run a command after ``python``; return its exit status and its last line.
 
@@ -38,17 +39,19 @@ def last_line(
         folder: where it runs.
         seconds: after which it is ended.
         aloud: whether what it says on stderr is shown as it comes.
+        more: variables of its environment.
 
     Raises:
         RuntimeError: its last line is no JSON, or the time was over.
 
     """
     said: deque[str] = deque(maxlen=_SHOWN)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as out:
         process = subprocess.Popen(
             [str(Path(python).absolute()), *command],
             cwd=folder,
-            env={key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)},
+            env={**kept, **(more or {})},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.PIPE,

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,44 @@ def test_what_was_measured_before_an_interrupt_is_kept(
     assert set(found.failed) == {"second", "third"}
 
 
+def test_long_parts_of_one_gpu_run_side_by_side_each_on_its_own(
+    benchmark: Callable[[str], Any], every: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    both = threading.Barrier(2, timeout=60)
+    ran: list[tuple[str, str]] = []
+
+    def last_line(python: str, command: list[str], *_: Any, **rest: Any) -> tuple[int, Any]:
+        card = rest["more"].get("CUDA_VISIBLE_DEVICES", "all")
+        if card != "all":
+            both.wait()  # the other one runs now
+        ran.append((command[0], card))
+        if command[0] == "b.py":
+            raise RuntimeError("no way")
+        return 0, {"value": 1.0, "record": f"{command[0]}.md"}
+
+    monkeypatch.setattr(every, "last_line", last_line)
+    one = {"topic": "t", "gpus": 1}
+    parts = listed(benchmark, two={"topic": "t", "gpus": 2}, a=one, b=one, short={"gpus": 1})
+    found = every.take_turns(parts, 1, "")
+    assert ran[0] == ("short.py", "all")
+    assert {name for name, _ in ran[1:3]} == {"a.py", "b.py"}
+    assert {card for _, card in ran[1:3]} == {"3", "5"}
+    assert ran[3:] == [("two.py", "all")]
+    assert found.failed == {"b": "b: no way"}
+    assert set(found.records) == {"a", "two"}
+
+
+def test_without_a_gpu_to_be_seen_parts_that_need_one_are_absent(
+    benchmark: Callable[[str], Any], every: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    one = {"topic": "t", "gpus": 1}
+    found = every.take_turns(listed(benchmark, a=one, b=one), 1, "")
+    assert found.absent["a"] == "a: not measured: it needs 1 GPU, there are 0"
+    assert set(found.absent) == {"a", "b"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -256,6 +295,18 @@ def test_what_a_command_says_while_it_runs_is_shown_if_it_is_to_be(
     run = benchmark("last_line").last_line
     assert run(sys.executable, ["-c", code], tmp_path, 60.0, aloud=aloud) == (3, [1, 2])
     assert ("begun" in capsys.readouterr().err) is aloud
+
+
+def test_a_command_gets_the_variables_that_are_named_beside_those_of_the_caller(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_CALLER", "a")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    code = "import json, os; print(json.dumps([os.environ[x] for x in sys.argv[1:]]))"
+    command = ["-c", f"import sys; {code}", "OF_THE_CALLER", "CUDA_VISIBLE_DEVICES"]
+    run = benchmark("last_line").last_line
+    more = {"CUDA_VISIBLE_DEVICES": "1"}
+    assert run(sys.executable, command, tmp_path, 60.0, more=more) == (0, ["a", "1"])
 
 
 def test_what_a_command_leaves_behind_does_not_keep_it_from_being_read(
