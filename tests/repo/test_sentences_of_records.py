@@ -60,8 +60,8 @@ def faults() -> tuple[str, ...]:
 
 def caught() -> tuple[str, ...]:
     """Return what is said of specimens on a GPU."""
-    forks = record("catch_rate_gpu_2026-11-24")["forks"]["totals"]["gpu"]
-    graphs = record("catch_rate_graphs_gpu_2026-11-24")["graphs"]["totals"]
+    forks = record("catch_rate_gpu_2026-11-30")["forks"]["totals"]["gpu"]
+    graphs = record("catch_rate_gpu_2026-11-30")["graphs"]["totals"]
     checks = graphs["checks"]
     assert (forks["right_line"], forks["false_alarms"]) == (forks["specimens"], 0)
     assert (checks["right_line"], checks["false_alarms"]) == (checks["specimens"], 0)
@@ -76,11 +76,11 @@ def caught() -> tuple[str, ...]:
 
 def touches() -> tuple[str, ...]:
     """Return what is said of the kinds of touch."""
-    of = record("touch_table_gpu_2026-11-21")
+    of = record("touch_table_gpu_2026-11-30")
     assert (of["seen_by_probe"], of["false_alarms"]) == (of["poisoning"], 0)
     return (
         f"torch's own flag sees {of['seen_by_torch']} of the {of['poisoning']} kinds of touch",
-        f"on the {of['cases'] - of['poisoning']} harmless calls",
+        f"without a false alarm on the others of the {of['cases']} calls",
     )
 
 
@@ -139,23 +139,41 @@ PLACES = [
     ),
     (
         f"{ENGINE}/speculation.md",
-        "1.8 to 1.9 times the tokens with a speculator for one request, and 1.5 to 1.6 times for "
-        "32.",
-        "speculation_gpu_2026-11-21",
-        ("441 | 1.82", "463 | 1.91", "11432 | 1.47", "12599 | 1.62"),
+        "1.9 to 2.1 times the tokens with a speculator for one request, and 1.5 to 1.75 times for "
+        "32 ",
+        "speculation_gpu_2026-11-30",
+        ("380 | 1.88", "425 | 2.10", "9931 | 1.50", "11537 | 1.75"),
     ),
     (
         f"{ENGINE}/steps.md",
-        "took 0.96 of its time, one of the tiny model 0.912 ms in place of 0.792 ms",
+        "took 0.964 of its time",
+        "engine_async_gpu_2026-11-30",
+        ("4.363 | 0.964",),
+    ),
+    (
+        f"{ENGINE}/steps.md",
+        "one of the tiny model 0.912 ms in place of 0.792 ms",
         "engine_async_gpu_2026-11-24",
-        ("5.785 | 0.961", "inproc 0.792, asynchronous 0.912"),
+        ("inproc 0.792, asynchronous 0.912",),
+    ),
+    (
+        f"{ENGINE}/steps.md",
+        "7464 tokens/s with `eagle` and five drafts at batch 1, and 108929 tokens/s at batch 32; "
+        "without speculation 2294 and 50033",
+        "speculation_gpu_2026-11-30",
+        (
+            "| 1, eagle k=5, FULL_AND_PIECEWISE | 7464 |",
+            "| 32, eagle k=5, FULL_AND_PIECEWISE | 108929 |",
+            "| 1, none, FULL_AND_PIECEWISE | 2294 |",
+            "| 32, none, FULL_AND_PIECEWISE | 50033 |",
+        ),
     ),
     (
         f"{ENGINE}/processes.md",
-        "3.00 ms for a decode step of one sequence, 4.55 on one of them, and 464 ms for 8 prompts "
-        "of 4096 tokens, 794 on one: 1.52 and 1.71 times",
-        "tensor_parallel_gpu_2026-11-24",
-        ("4.55 (1.00x, 0 %) | 3.00 (1.52x", "794 (1.00x, 0 %) | 464 (1.71x"),
+        "3.05 ms for a decode step of one sequence, 4.58 on one of them, and 469 ms for 8 prompts "
+        "of 4096 tokens, 802 on one: 1.50 and 1.71 times",
+        "tensor_parallel_gpu_2026-11-30",
+        ("4.58 (1.00x, 0 %) | 3.05 (1.50x", "802 (1.00x, 0 %) | 469 (1.71x"),
     ),
     (
         f"{ENGINE}/processes.md",
