@@ -191,6 +191,10 @@ class Timer:
 
     def milliseconds(self, work: Callable[[], object], rounds: int = 20) -> float:
         """The median time of one call."""
+        return statistics.median(self.each(work, rounds))
+
+    def each(self, work: Callable[[], object], rounds: int) -> list[float]:
+        """The milliseconds of so many calls."""
         for _ in range(2):
             work()
         pairs = []
@@ -202,7 +206,7 @@ class Timer:
             stop.record()
             pairs.append((start, stop))
         torch.cuda.synchronize()
-        return float(statistics.median(start.elapsed_time(stop) for start, stop in pairs))
+        return [start.elapsed_time(stop) for start, stop in pairs]
 
 
 def copy_bandwidth(timer: Timer) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,7 @@ class Results:
         self.timer = Timer()
         self.rows: list[list[str]] = []
         self.figures: dict[str, float] = {}
+        self.spread: dict[str, list[float]] = {}
         self.missing: dict[str, str] = {}
 
     def add(
@@ -83,13 +85,16 @@ class Results:
             error = relative_error(work(), expected)
             if not error < _MOST_ERROR:
                 raise RuntimeError(f"wrong: error {error:.3g}")
-            milliseconds = self.timer.milliseconds(work, rounds=30)
+            times = self.timer.each(work, rounds=30)
         except Exception as failure:
             self.missing[name] = f"{type(failure).__name__}: {str(failure)[:120]}"
             return
-        speed = units / (milliseconds / 1000) / scale
+        middle, least, most = statistics.median(times), min(times), max(times)
+        speed = units / (middle / 1000) / scale
         self.figures[name] = speed
-        self.rows.append([name, f"{milliseconds:.3f}", f"{speed:.3g} {unit}", f"{error:.1e}"])
+        self.spread[name] = [round(least, 4), round(most, 4)]
+        shown = [f"{speed:.3g} {unit}", f"{error:.1e}", f"{least:.3f}", f"{most:.3f}"]
+        self.rows.append([name, f"{middle:.3f}", *shown])
 
 
 def prefill(results: Results, name: str) -> None:
@@ -260,11 +265,11 @@ def main() -> int:
         some(made, "--only", " ".join(options.only), cases, labels)
     results = Results()
     bandwidth = copy_bandwidth(results.timer) / 1e12
-    results.rows.append(["copy", "", f"{bandwidth:.3g} TB/s", ""])
+    results.rows.append(["copy", "", f"{bandwidth:.3g} TB/s", "", "", ""])
     for _, measure, name in cases:
         measure(results, name)
     targets = _targets(results, bandwidth)
-    text = table(["what", "ms", "speed", "error"], results.rows)
+    text = table(["what", "ms", "speed", "error", "least ms", "most ms"], results.rows)
     text += "\n\n" + "\n".join(f"{name}: {found}" for name, found in targets.items())
     text += "".join(f"\nleft out: {name}: {reason}" for name, reason in results.missing.items())
     data = {
@@ -272,6 +277,7 @@ def main() -> int:
         "triton": importlib.metadata.version("triton"),
         "copy_tb_s": round(bandwidth, 3),
         "figures": {name: round(value, 3) for name, value in results.figures.items()},
+        "least_and_most_ms": results.spread,
         "targets": targets,
         "missing": results.missing,
     }

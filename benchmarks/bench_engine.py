@@ -42,8 +42,10 @@ def bytes_of_step(model: str, element: int, batch: int, length: float) -> float:
     return (weights + cache) * element
 
 
-def measure_steps(llm: LLM, prompt: str, batch: int, rounds: int) -> tuple[float, float, float]:
-    """Return the median seconds of a decode step, its tokens, and the drafts that it verified.
+def measure_steps(
+    llm: LLM, prompt: str, batch: int, rounds: int
+) -> tuple[list[float], float, float]:
+    """Return the seconds of a decode step in each round, its tokens, and the drafts it verified.
 
     Seconds and tokens are those of all ``batch`` requests, drafts those of one.
     """
@@ -64,7 +66,7 @@ def measure_steps(llm: LLM, prompt: str, batch: int, rounds: int) -> tuple[float
         slopes.append((long - short) / (many - few))
         lengths.append((LONG - SHORT) * batch / (many - few))
         drafts.append(drafted / many / batch)
-    return statistics.median(slopes), statistics.median(lengths), statistics.median(drafts)
+    return slopes, statistics.median(lengths), statistics.median(drafts)
 
 
 def measure(options: argparse.Namespace, settings: dict[str, Any], batch: int) -> dict[str, Any]:
@@ -83,12 +85,14 @@ def measure(options: argparse.Namespace, settings: dict[str, Any], batch: int) -
         enable_prefix_caching=False,
         **settings,
     ) as llm:
-        step, tokens, drafts = measure_steps(llm, prompt, batch, options.rounds)
+        steps, tokens, drafts = measure_steps(llm, prompt, batch, options.rounds)
         ran = llm.info()["backend"]
     return {
         "backend": ran,
-        "ms": step * 1e3,
-        "tokens_per_s": tokens / step,
+        "ms": statistics.median(steps) * 1e3,
+        "least_ms": min(steps) * 1e3,
+        "most_ms": max(steps) * 1e3,
+        "tokens_per_s": tokens / statistics.median(steps),
         "drafts_per_step": drafts,
     }
 
@@ -103,6 +107,8 @@ def cells(found: dict[str, Any], speed: float) -> list[str]:
         f"{found['tokens_per_s']:.0f}",
         f"{speed / 1e12:.2f} TB/s",
         f"{found['of_copy']:.3f}",
+        f"{found['least_ms']:.3f}",
+        f"{found['most_ms']:.3f}",
     ]
 
 
@@ -127,7 +133,7 @@ def main() -> None:
     options = made.parse_args()
     needs_gpu(made)
     copied = copy_bandwidth(Timer())
-    rows = [["copy", "", "", "", "", "", f"{copied / 1e12:.2f} TB/s", "1.00"]]
+    rows = [["copy", "", "", "", "", "", f"{copied / 1e12:.2f} TB/s", "1.00", "", ""]]
     figures: list[dict[str, Any]] = []
     for batch in options.batch:
         read = bytes_of_step(options.model, 2, batch, options.prompt + (SHORT + LONG) / 2)
@@ -144,7 +150,7 @@ def main() -> None:
             rows.append([f"{batch} x {text}", *cells(found, speed)])
             print(rows[-1], flush=True)
     header = ["engine", "backend", "ms a step", "of the first", "drafts a step", "tokens/s"]
-    header += ["weights and cache read", "of copy"]
+    header += ["weights and cache read", "of copy", "least ms", "most ms"]
     publish(
         options.topic,
         f"Decode through the engine: {options.model}",

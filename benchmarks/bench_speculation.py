@@ -106,11 +106,12 @@ def speeds(options: argparse.Namespace) -> tuple[list[list[str]], dict[str, Any]
         for (mode, name), speed in medians.items():
             gain = speed / medians[mode, NONE]
             over_first = speed / medians[options.modes[0], name]
-            rows.append(
-                [f"{batch}, {name}, {mode}", f"{speed:.0f}", f"{gain:.2f}", f"{over_first:.2f}"]
-            )
+            least, most = min(found[mode, name]), max(found[mode, name])
+            figures = [f"{speed:.0f}", f"{gain:.2f}", f"{over_first:.2f}"]
+            rows.append([f"{batch}, {name}, {mode}", *figures, f"{least:.0f}", f"{most:.0f}"])
             data[f"{batch} {name} {mode}"] = {
                 "tokens_per_second": round(speed),
+                "least_and_most": [round(least), round(most)],
                 "gain": round(gain, 3),
                 "over_first_mode": round(over_first, 3),
             }
@@ -149,6 +150,7 @@ def main() -> None:
     if options.only != "acceptance":
         rows, data["speed"] = speeds(options)
         header = ["batch, speculator, graphs", "tokens/s", "x none", "x first mode"]
+        header += ["least", "most"]
         pages.append(table(header, rows))
     keys = (
         "device",

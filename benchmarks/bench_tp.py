@@ -53,7 +53,7 @@ def timed(llm: LLM, given: list[dict[str, Any]], count: int) -> float:
 
 def measure(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of an engine of so many ranks."""
-    found: dict[str, Any] = {"ranks": ranks, "decode_ms": {}}
+    found: dict[str, Any] = {"ranks": ranks, "decode_ms": {}, "decode_spread_ms": {}}
     with LLM(
         model=options.model,
         load_format="dummy",
@@ -76,11 +76,18 @@ def measure(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
                 for _ in range(options.rounds)
             ]
             found["decode_ms"][batch] = round(statistics.median(spans) * 1e3, 3)
+            found["decode_spread_ms"][batch] = spread(spans)
         count, length = PREFILL
         timed(llm, prompts(count, length, seed=0), 1)
         times = [timed(llm, prompts(count, length, n), 1) for n in range(1, options.rounds + 1)]
         found["prefill_ms"] = round(statistics.median(times) * 1e3, 1)
+        found["prefill_spread_ms"] = spread(times)
     return found
+
+
+def spread(seconds: list[float]) -> list[float]:
+    """The least and the most, in milliseconds."""
+    return [round(min(seconds) * 1e3, 2), round(max(seconds) * 1e3, 2)]
 
 
 def shown(results: list[dict[str, Any]]) -> str:
@@ -94,6 +101,7 @@ def shown(results: list[dict[str, Any]]) -> str:
             share = each["sums_us"].get(batch, 0.0) / 10 / step
             cells.append(f"{step:.2f} ({one['decode_ms'][batch] / step:.2f}x, {share:.0f} %)")
         rows.append([f"decode step, batch {batch}, ms", *cells])
+        rows.append(_between([each["decode_spread_ms"][batch] for each in results]))
     cells = []
     for each in results:
         steps = PREFILL[0] * PREFILL[1] / STEP_TOKENS
@@ -101,8 +109,14 @@ def shown(results: list[dict[str, Any]]) -> str:
         ratio = one["prefill_ms"] / each["prefill_ms"]
         cells.append(f"{each['prefill_ms']:.0f} ({ratio:.2f}x, {share:.0f} %)")
     rows.append([f"prefill of {PREFILL[0]} x {PREFILL[1]}, ms", *cells])
+    rows.append(_between([each["prefill_spread_ms"] for each in results]))
     header = ["(times one GPU, share of the sums)", *(f"{each['ranks']} GPUs" for each in results)]
     return table(header, rows)
+
+
+def _between(spreads: list[list[float]]) -> list[str]:
+    """The row below another one."""
+    return ["between", *(f"{least:.2f} and {most:.2f}" for least, most in spreads)]
 
 
 def main() -> int:

@@ -186,7 +186,7 @@ LONG_GPU = {
     ),
     "async": Part(
         "benchmarks/bench_engine.py",
-        ["--batch", "1", "--topic", "engine_async", "--settings", *_ASYNC],
+        ["--batch", "1", "--rounds", "7", "--topic", "engine_async", "--settings", *_ASYNC],
         _nothing,
         minutes=0.5,
         gpus=1,
