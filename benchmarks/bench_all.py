@@ -12,7 +12,8 @@ Parts whose figures are ratios run some times, in turns; a figure is the median,
 stand beside it. Every figure is a ratio of two things of the same run, less being better. A long
 part (``--all``, or named) runs once, after them, and keeps a record of its own, which the record of
 all names; its exit status is its verdict. Where there are several GPUs, long parts that need one
-run side by side, each on its own. What fails does not keep the others from running.
+and time something run side by side, each on its own. What fails does not keep the others from
+running.
 
 Against the last record a figure is worse if its median is more than ``--allowed`` above that of
 the record and its least above the record's most; one of counts, if it is above at all. Parts in
@@ -190,9 +191,10 @@ def _side_by_side(
         finally:
             free.put(card)
 
-    those = sorted(
-        (name for name in long if parts[name].gpus == 1), key=lambda x: -parts[x].minutes
-    )
+    # Parts that count keep all cores busy, which would slow the others down.
+    timed = [name for name in long if not parts[name].counts]
+    those = [name for name in timed if parts[name].gpus == 1]
+    those.sort(key=lambda name: -parts[name].minutes)
     if len(cards) < 2 or len(those) < 2:
         return list(long)
     with ThreadPoolExecutor(len(cards)) as pool:
