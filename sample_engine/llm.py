@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +38,7 @@ from sample_engine.frontend.prompts import (
     checked,
     conversations,
 )
+from sample_engine.frontend.turns import Turns
 from sample_engine.process.client import make_client
 from sample_engine.process.core_process import CoreFactory, make_engine_core, refusal
 from sample_engine.process.interrupts import interrupts_deferred
@@ -71,6 +71,7 @@ class _Tally:
     def __init__(self) -> None:
         self.running = 0
         self.num_tokens = 0
+        self.num_outputs = 0
 
 
 class _Live:
@@ -93,6 +94,7 @@ class _Live:
         self._tally.running -= self.text.finished
         if self.chunks is not None:
             self.chunks.append(self.text.chunk(new))
+        self._tally.num_outputs += 1  # last: who waits for it finds all of the above
 
 
 class LLM:
@@ -135,7 +137,7 @@ class LLM:
         self._client = make_client(self.config, core_factory)
         self._live: dict[str, _Live] = {}
         self._ids = itertools.count()  # threads may ask for the next one at once
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._to_abort: deque[str] = deque()
         self._finalizer = weakref.finalize(self, self._client.shutdown)
 
@@ -167,11 +169,11 @@ class LLM:
             self._submit(requests, batch, tally, streams=False)
             with progress_bar(len(batch.prompts), use_tqdm) as tell:
                 while True:
-                    running = tally.running
+                    seen, running = tally.num_outputs, tally.running
                     tell(len(requests) - running, tally.num_tokens)
                     if not running:
                         break
-                    self._pump()
+                    self._pump(tally, seen)
         except (EngineDeadError, RemoteError) as error:
             error.outputs = _finished(requests)
             raise
@@ -237,10 +239,11 @@ class LLM:
 
     def _stream(self, batch: Batch) -> Iterator[RequestOutput]:
         requests: list[_Live] = []
+        tally = _Tally()
         try:
-            self._submit(requests, batch, _Tally(), streams=True)
+            self._submit(requests, batch, tally, streams=True)
             while True:
-                left = False
+                seen, left = tally.num_outputs, False
                 for request in requests:
                     while request.chunks:
                         chunk = request.chunks.popleft()
@@ -249,7 +252,7 @@ class LLM:
                         yield chunk
                     left = left or not request.text.finished
                 if left:
-                    self._pump()
+                    self._pump(tally, seen)
                 elif not any(request.chunks for request in requests):
                     return
         except (EngineDeadError, RemoteError) as error:
@@ -324,11 +327,20 @@ class LLM:
             self._live.pop(request.core_id, None)
             request.add(refusal(request.core_id, error))
 
-    def _pump(self) -> None:
-        """Wait for outputs and hand them to the requests that they belong to, whoever asked."""
-        self._in_turn(self._take_outputs)
+    def _pump(self, tally: _Tally, seen: int) -> None:
+        """Wait until a call has more outputs than it has seen, whichever call reads them."""
+
+        def has_come() -> bool:
+            return tally.num_outputs != seen
+
+        def take_outputs() -> None:
+            if not has_come():  # on the way to the lock
+                self._take_outputs()
+
+        self._turns.wait(has_come, lambda: self._in_turn(take_outputs))
 
     def _take_outputs(self) -> None:
+        """Wait for outputs and hand them to the requests that they belong to, whoever asked."""
         self._client.wait_for_outputs(_WAIT_SECONDS)
         # Ctrl-C ends this call; what belongs to those of other threads must reach them.
         with interrupts_deferred():
@@ -358,16 +370,17 @@ class LLM:
         self._tell_aborts_unless_busy()
 
     def _in_turn(self, call: Callable[[], _Result]) -> _Result:
-        """Let one thread at a time talk to the core.
+        """Let one thread at a time talk to the core."""
 
-        Not a context manager: Ctrl-C on the way into its block would leave the lock taken.
-        """
-        if os.getpid() != self._owner:
-            self._client.check()  # before the lock: a forked child may have inherited it taken
-        with self._lock:
+        def call_and_tell() -> _Result:
             self._tell_aborts()  # of a call that Ctrl-C has ended before it told of them
             result = call()
             self._tell_aborts()
+            return result
+
+        if os.getpid() != self._owner:
+            self._client.check()  # before the lock: a forked child may have inherited it taken
+        result = self._turns.take(call_and_tell)
         self._tell_aborts_unless_busy()  # of those who found the lock taken since
         return result
 
@@ -376,11 +389,11 @@ class LLM:
         if not self._to_abort:
             return
         with interrupts_deferred():  # between two of these lines the lock would stay taken
-            while self._to_abort and self._lock.acquire(blocking=False):
+            while self._to_abort and self._turns.lock.acquire(blocking=False):
                 try:
                     self._tell_aborts()
                 finally:
-                    self._lock.release()
+                    self._turns.lock.release()
 
     def _tell_aborts(self) -> None:
         if not self._to_abort:

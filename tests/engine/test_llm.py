@@ -221,6 +221,41 @@ def test_two_threads_may_use_one_engine(forked: LLM) -> None:
     assert texts == {"ab": "ab" * 6, "xyz": "xyz" * 4, "q": "q" * 12}
 
 
+def test_what_one_call_has_read_for_another_is_not_waited_for_again(
+    forked: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, late = forked._client, list[str]()
+    wait, get_outputs, brought = client.wait_for_outputs, client.get_outputs, threading.Event()
+
+    def all_at_once(timeout: float | None = None) -> list[CoreOutput]:
+        found: list[CoreOutput] = []
+        if len(forked._live) == 2:
+            while sum(output.finish_reason is not None for output in found) < 2:
+                wait(HANG_SECONDS)
+                found += get_outputs(0.0)
+            brought.set()
+        return found
+
+    def wait_for_outputs(timeout: float | None = None) -> None:
+        late.extend(["nothing more comes"] * brought.is_set())
+
+    monkeypatch.setattr(client, "wait_for_outputs", wait_for_outputs)
+    monkeypatch.setattr(client, "get_outputs", all_at_once)
+    texts: dict[str, str] = {}
+
+    def complete(prompt: str) -> None:
+        chunks = forked.generate_stream(prompt, SamplingParams(max_tokens=4))
+        texts[prompt] = "".join(chunk.text for chunk in chunks)
+
+    threads = [threading.Thread(target=complete, args=(prompt,)) for prompt in ("ab", "xyz")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_SECONDS)
+    assert texts == {"ab": "abab", "xyz": "xyzx"}
+    assert late == []
+
+
 def test_a_text_that_is_encoded_for_long_does_not_hold_others_up(
     forked: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,8 @@ def test_wherever_it_comes_the_engine_goes_on_and_nothing_is_left_in_the_core(
                 break
             interrupted += raised is not None
             # the next call would wait for ever for a lock that was left taken
-            assert llm._lock.acquire(timeout=5), f"at {number}: {raised!r}"
-            llm._lock.release()
+            assert llm._turns.lock.acquire(timeout=5), f"at {number}: {raised!r}"
+            llm._turns.lock.release()
             assert llm.metrics()["unfinished"] == [], f"at {number}"
             assert llm._live == {}
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -109,7 +109,7 @@ def test_an_engine_that_was_shut_down_cannot_be_entered() -> None:
 def test_a_forked_child_is_told_that_the_core_is_not_its_own(method: str, lock: str) -> None:
     with LLM(worker_method=method, device="cpu", core_factory=Script()) as llm:
         if lock == "taken":  # by another thread, which a fork does not copy
-            llm._lock.acquire()
+            llm._turns.lock.acquire()
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -123,7 +123,7 @@ def test_a_forked_child_is_told_that_the_core_is_not_its_own(method: str, lock: 
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         if lock == "taken":
-            llm._lock.release()
+            llm._turns.lock.release()
         assert llm.generate("ab", SamplingParams(max_tokens=3))[0].text == "aba"
 
 
