@@ -58,10 +58,10 @@ class SamplingParams:
     ``top_k=0`` (or -1) and ``top_p=1.0`` leave the distribution as it is. ``seed`` makes a
     request's tokens depend on nothing but the request: not on the batch, the chunks or a
     preemption. ``stop`` strings end the text before them; a token of ``stop_token_ids`` is the last
-    one. ``n`` completions are made of a prompt; with a ``seed`` the next one has the next seed.
-    ``logprobs`` asks for the logarithm of each token's probability, before temperature, top-k and
-    top-p, and for those of so many most likely ones. ``max_tokens=None``: as many as the model has
-    room for. Raises :class:`PromptError` for a value of another type or out of range, and for what
+    one, and none of the text. ``n`` completions are made of a prompt; with a ``seed`` the next one
+    has the next seed. ``logprobs`` asks for the logarithm of each token's probability, before
+    temperature, top-k and top-p, and for those of so many most likely ones. ``max_tokens=None``: as
+    many as the model has room for. Raises :class:`PromptError` for a value of another type or out of range, and for what
     only vLLM can do, and :class:`TypeError` for an unknown parameter.
     """
 

@@ -136,10 +136,14 @@ class RequestText:
         """Take what the core says; return what is new for the caller.
 
         The token that completes a stop string is the last one, whatever came with it: how many
-        tokens come at once does not show.
+        tokens come at once does not show. A token that ends the text by itself is none of the text.
         """
-        text, token_ids = self._read(output.new_token_ids)
+        token_ids: Sequence[int] = output.new_token_ids
+        ended_by_token = output.finish_reason is FinishReason.STOP
+        text, read = self._read(token_ids[:-1] if ended_by_token else token_ids)
         stopped = self._stop.found is not None
+        if stopped:
+            token_ids = read
         if output.finish_reason is not None and not stopped:
             text += self._stop.feed(self._decoder.finish()) + self._stop.finish()
             stopped = self._stop.found is not None

@@ -160,8 +160,30 @@ def test_the_reason_of_a_stop_is_the_string_or_the_token() -> None:
     assert two.whole().outputs[0].stop_reason is None
     two.add(CoreOutput("0", (66,), STOP))
     whole = two.whole()
-    assert (whole.text, whole.outputs[0].stop_reason) == ("AB", 66)
+    assert (whole.text, whole.token_ids) == ("A", (65, 66)), "as vLLM without the stop token's text"
+    assert whole.outputs[0].stop_reason == 66
     assert (whole.prompt, whole.prompt_token_ids) == (None, (1, 2))
+
+
+@given(st.binary(max_size=12), STOPS, st.lists(st.integers(0, 12), max_size=6))
+def test_a_token_that_ends_the_text_is_none_of_it(
+    data: bytes, stop: list[str], cuts: list[int]
+) -> None:
+    tokens = [*data, 66]
+    one = request(stop)
+    pieces = parts_of(tokens, cuts)
+    for number, piece in enumerate(pieces):
+        one.add(CoreOutput("0", piece, STOP if number == len(pieces) - 1 else None))
+        if one.finished:
+            break
+    (whole,) = one.whole().outputs
+    expected = first_stop(list(data), stop)
+    if expected is None:
+        text = TOKENIZER.decode(list(data))
+        at = min((text.index(each) for each in stop if each in text), default=len(text))
+        assert (whole.text, whole.token_ids) == (text[:at], tuple(tokens))
+    else:
+        assert (whole.text, len(whole.token_ids)) == expected
 
 
 def test_a_text_goes_on_from_its_prompt(tmp_path: Path) -> None:

@@ -102,6 +102,8 @@ def test_a_stop_token_is_the_last_one(llm: LLM) -> None:
     assert completion.finish_reason is FinishReason.STOP
     assert completion.stop_reason == newline
     assert completion.token_ids.index(newline) == len(completion.token_ids) - 1
+    (up_to_it,) = llm.generate(PROMPT, SamplingParams(max_tokens=64, stop=("\n",)))
+    assert (up_to_it.text, up_to_it.token_ids) == (completion.text, completion.token_ids)
     with pytest.raises(PromptError, match="stop_token_ids has 257, but the vocabulary goes from"):
         llm.generate(PROMPT, SamplingParams(stop_token_ids=(257,)))
 
