@@ -8,6 +8,7 @@ import difflib
 import functools
 import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeGuard, TypeVar
 
 from sample_engine.batch.vllm_names import SAMPLING, take_out
@@ -17,6 +18,7 @@ __all__ = ["MOST_LOGPROBS", "SamplingParams"]
 
 MOST_LOGPROBS = 20  # as vLLM's default max_logprobs
 _MOST_N = 1 << 14
+_MINUS_ONE: Mapping[str, int | None] = MappingProxyType({"top_k": 0, "seed": None})  # as in vLLM
 
 _Class = TypeVar("_Class", bound=type)
 # What a message of the engine and a tensor of whole numbers hold.
@@ -55,14 +57,14 @@ def _checks_names(kind: _Class) -> _Class:
 class SamplingParams:
     """How tokens are chosen. ``temperature=0`` is greedy.
 
-    ``top_k=0`` (or -1) and ``top_p=1.0`` leave the distribution as it is. ``seed`` makes a
-    request's tokens depend on nothing but the request: not on the batch, the chunks or a
+    ``top_k=0`` (or -1) and ``top_p=1.0`` leave the distribution as it is. ``seed`` (-1: none) makes
+    a request's tokens depend on nothing but the request: not on the batch, the chunks or a
     preemption. ``stop`` strings end the text before them; a token of ``stop_token_ids`` is the last
     one, and none of the text. ``n`` completions are made of a prompt; with a ``seed`` the next one
     has the next seed. ``logprobs`` asks for the logarithm of each token's probability, before
     temperature, top-k and top-p, and for those of so many most likely ones. ``max_tokens=None``: as
-    many as the model has room for. Raises :class:`PromptError` for a value of another type or out of range, and for what
-    only vLLM can do, and :class:`TypeError` for an unknown parameter.
+    many as the model has room for. Raises :class:`PromptError` for a value of another type or out
+    of range, and for what only vLLM can do, and :class:`TypeError` for an unknown parameter.
     """
 
     temperature: float = 0.0
@@ -79,9 +81,12 @@ class SamplingParams:
     def __post_init__(self) -> None:
         """Refuse what no distribution can be made of."""
         for name in ("stop", "stop_token_ids"):
-            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
-        if _is_whole(self.top_k) and self.top_k == -1:
-            object.__setattr__(self, "top_k", 0)
+            given = getattr(self, name)
+            object.__setattr__(self, name, () if given is None else _as_tuple(given))
+        for name, nothing in _MINUS_ONE.items():
+            given = getattr(self, name)
+            if _is_whole(given) and given == -1:
+                object.__setattr__(self, name, nothing)
         wrong = _wrong_params(self)
         if not wrong and self.n > 1 and self.temperature == 0:
             wrong["n"] = f"n={self.n} needs a temperature above 0: greedy texts are all the same"
@@ -93,9 +98,8 @@ class SamplingParams:
         """Return the parameters of one of the ``n`` completions."""
         if self.n == 1:
             return self
-        seed = None if self.seed is None else self.seed + index
-        if seed is not None and seed > _MOST_UINT64:
-            seed -= 1 << 64
+        # Of 64 bits, as the noise is: no next one is -1, which would be none.
+        seed = None if self.seed is None else (self.seed + index) % (1 << 64)
         return dataclasses.replace(self, n=1, seed=seed)
 
 

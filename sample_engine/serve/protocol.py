@@ -21,7 +21,6 @@ _NOTHING: Mapping[str, tuple[Any, ...]] = {
     **{name: (None, *nothing) for name, nothing in SAMPLING.items()},
     "echo": (None, False),
     "suffix": (None, ""),
-    "logit_bias": (None, {}),
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
     "functions": (None, []),

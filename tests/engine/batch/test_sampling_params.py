@@ -60,7 +60,6 @@ TOKENS = "must be tokens: several whole numbers of at least 0"
         ("seed", -(2**63) - 1, SEED),
         ("stop", [1], STOP),
         ("stop", b"x", STOP),
-        ("stop", None, STOP),
         ("stop", 5, STOP),
         ("stop", {"a": 1}, STOP),
         ("stop", "", STOP),
@@ -149,8 +148,14 @@ def test_arrays_tensors_and_the_like_are_refused_or_taken_by_name(name: str) -> 
             SamplingParams(**{name: wrong})
 
 
-def test_minus_one_for_top_k_is_all_tokens_as_in_vllm() -> None:
+def test_minus_one_for_top_k_is_all_tokens_and_for_a_seed_is_none_as_in_vllm() -> None:
     assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
+    assert SamplingParams(seed=-1) == SamplingParams(seed=None)
+
+
+def test_none_is_no_stop_string_and_no_stop_token_as_in_vllm() -> None:
+    nothing: dict[str, Any] = {"stop": None, "stop_token_ids": None}
+    assert SamplingParams(**nothing) == SamplingParams()
 
 
 def test_several_completions_need_chance_and_have_seeds_of_their_own() -> None:
@@ -159,6 +164,8 @@ def test_several_completions_need_chance_and_have_seeds_of_their_own() -> None:
     params = SamplingParams(n=3, temperature=1.0, seed=2**64 - 2)
     seeds = [params.of_completion(index).seed for index in range(3)]
     assert seeds == [2**64 - 2, 2**64 - 1, 0]
+    below = SamplingParams(n=3, temperature=1.0, seed=-2)
+    assert [below.of_completion(index).seed for index in range(3)] == seeds
     assert params.of_completion(1).n == 1
     assert SamplingParams(n=2, temperature=1.0).of_completion(1).seed is None
 
