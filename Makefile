@@ -97,8 +97,9 @@ test-demo: $(STAMP)
 
 # An environment of its own: some of these plugins change every session that they are loaded in.
 test-plugins: $(PLUGINS_VENV)/installed
+	@"$(PLUGINS_VENV)/bin/python" -m compileall -q "$(CURDIR)/pytest_cudafork"
 	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$(PLUGINS_VENV)/bin/python" -m pytest -p xdist.plugin \
-	    -n $(WORKERS) tests/sessions/plugins $(OTHER_PLUGINS) $(TESTARGS)
+	    -n $(WORKERS) --dist worksteal tests/sessions/plugins $(OTHER_PLUGINS) $(TESTARGS)
 
 # An environment of its own, for the library that drives the browser, and not a part of .ci/run: the
 # browser is one of this machine.
@@ -197,14 +198,16 @@ $(BENCH_VENV)/installed: pyproject.toml setup.py constraints/bench.txt $(NATIVE)
 	@touch "$@"
 
 # Plugins are compiled once as pytest wants them, with asserts that it has rewritten: sessions under test
-# write no bytecode, and each of them would do it again.
+# write no bytecode, and each of them would do it again. Packages' own tests, and what installs packages,
+# are a third of all, and no session imports them.
 $(PLUGINS_VENV)/installed: pyproject.toml setup.py constraints/dev.txt constraints/plugins.txt $(NATIVE)
 	@"$(PYTHON)" tools/check_python.py
 	@echo "setting up $(PLUGINS_VENV)"
 	@"$(PYTHON)" -m venv "$(PLUGINS_VENV)"
 	@"$(PLUGINS_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
 	  install --no-compile -c constraints/dev.txt -e . -r constraints/plugins.txt
-	@"$(PLUGINS_VENV)/bin/python" $(COMPILE) "$(abspath $(PLUGINS_VENV))/lib" || :
+	@"$(PLUGINS_VENV)/bin/python" $(COMPILE) -x 'site-packages/(.*/)?(tests|pip|setuptools|pkg_resources)/' \
+	  "$(abspath $(PLUGINS_VENV))/lib" || :
 	@cd "$(PLUGINS_VENV)" && bin/python -W ignore -m pytest -c /dev/null --rootdir=. --markers >/dev/null
 	@touch "$@"
 

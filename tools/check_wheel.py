@@ -7,6 +7,7 @@ refused, with the line that is to blame.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tempfile
 import time
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -24,6 +26,8 @@ NATIVE = (
     "libcudafork_injection.so",
 )
 AT_START = "pytest_cudafork_run.pth"
+_PIP_FOR_OTHERS = (22, 3)
+"""From here on it has --python."""
 REPORT_SECONDS = 120
 """How long the report on a program that has ended may take; only one that never comes does."""
 SKIPPED = (".git", ".*cache", ".hypothesis", ".tox", ".venv*", "*.egg-info", "__pycache__")
@@ -119,12 +123,28 @@ def run(*command: str | Path, cwd: Path, ok: tuple[int, ...] = (0,)) -> str:
 
 
 def environment(folder: Path, *packages: str | Path) -> Path:
-    """Make an environment that holds these packages and nothing else; return its Python."""
-    venv.create(folder, with_pip=True, symlinks=True)
+    """Make an environment that holds these packages and nothing else; return its Python.
+
+    They are put there by the pip of this environment where it can: to install another one there
+    takes as long as all the packages.
+    """
+    own = pip_for_others()
+    venv.create(folder, with_pip=not own, symlinks=True)
     python = folder / "bin" / "python"
-    pip = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install")
-    run(python, *pip, "-c", CONSTRAINTS, *packages, cwd=folder)
+    pip = (sys.executable, "-m", "pip", "--python", python) if own else (python, "-m", "pip")
+    options = ("--quiet", "--disable-pip-version-check", "--no-input", "install", "--no-compile")
+    run(*pip, *options, "-c", CONSTRAINTS, *packages, cwd=folder)
     return python
+
+
+def pip_for_others() -> str:
+    """Return the version of this environment's pip if it can install into others; else ""."""
+    try:
+        version = metadata.version("pip")
+    except metadata.PackageNotFoundError:
+        return ""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return version if found and tuple(map(int, found.groups())) >= _PIP_FOR_OTHERS else ""
 
 
 def build(scratch: Path) -> Path:
@@ -137,7 +157,9 @@ def build(scratch: Path) -> Path:
     checkout = scratch / "checkout"
     left_out = (*SKIPPED, "build", "dist", "lib")
     shutil.copytree(PROJECT, checkout, ignore=shutil.ignore_patterns(*left_out), symlinks=True)
-    python = environment(scratch / "builder", "build")
+    # With a pip beside it, build gives none to the two environments that it makes.
+    pip = f"pip=={pip_for_others()}" if pip_for_others() else "pip"
+    python = environment(scratch / "builder", "build", pip)
     run(python, "-m", "build", "--outdir", scratch / "dist", checkout, cwd=scratch)
     return next((scratch / "dist").glob("*.whl"))
 

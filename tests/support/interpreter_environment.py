@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 _READ_AT_START = re.compile(
-    "PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|GLIBC_|COV|OMP_|KMP_|MKL_|GOMP_|OPENBLAS|TORCH|PYTORCH_|CUDA|NVIDIA_"
+    "PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|GLIBC_|COV_|COVERAGE_(?!CORE$)|OMP_|KMP_|MKL_|GOMP_|OPENBLAS|TORCH|PYTORCH_|CUDA|NVIDIA_"
 )
 # The path is put together anew in each child, and so is whether bytecode is written.
 TAKEN_OVER = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")

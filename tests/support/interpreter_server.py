@@ -2,7 +2,8 @@
 
 It is run as a script by ``interpreters.py``, in a process of its own, and imports nothing of this
 repository but ``session_ahead.py``, which does what every session of pytest does in the same way,
-and ``imported_ahead.py``: the children shall import the rest themselves. A child becomes what
+``imported_ahead.py``, and ``interpreter_nested.py`` with ``interpreter_environment.py``, for what a
+session starts itself: the children shall import the rest themselves. A child becomes what
 ``python script.py``, ``python -m module`` or ``python -c code`` is when its first line runs: its
 own directory, environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but
 pytest and the standard library. torch is imported but put away; ``import torch`` in the child
@@ -12,10 +13,11 @@ What a fork cannot give a child: another seed of ``hash()``, other flags, and wh
 interpreter and the libraries read from the environment when they start. The process that asks
 looks after that.
 
-The socket carries one request and one answer at a time: a JSON object with three descriptors
-(standard input, output, error) -> ``pid N`` or ``error TEXT``. The child is handed over to the
-process that asked: whoever forks it ends, and the nearest ancestor that has declared itself a
-subreaper becomes its parent, so that it waits for it as for any other child of its own.
+The socket carries one request and one answer at a time: a JSON object with descriptors (standard
+input, output, error, and those whose numbers it names as ``fds``) -> ``pid N`` or ``error TEXT``.
+The child is handed over to the process that asked: whoever forks it ends, and the nearest ancestor
+that has declared itself a subreaper becomes its parent, so that it waits for it as for any other
+child of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import atexit
 import builtins
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import importlib.abc
@@ -41,13 +44,15 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _MADV_COLLAPSE = 25  # Linux 6.1
 _HUGE_PAGE = 1 << 21
 _LONGEST_REQUEST = 1 << 20
+_MOST_FDS = 16
+_EXIT = os._exit  # coverage may put its own there, which does more
 _PACKAGE = "pytest_cudafork"
 _PYTEST = ("pytest", "_pytest.config")
 # What a session imports beside pytest, from the standard library and the plugin's dependencies.
@@ -72,8 +77,11 @@ def main() -> NoReturn:
     # they stand beside this file, and no child shall find them
     session_ahead = importlib.import_module("session_ahead")
     imported_ahead = importlib.import_module("imported_ahead")
+    environment = importlib.import_module("interpreter_environment")
+    nested = importlib.import_module("interpreter_nested")
     sys.path[:] = sys.path[1:]
-    del sys.modules[session_ahead.__name__], sys.modules[imported_ahead.__name__]
+    for module in (session_ahead, imported_ahead, environment, nested):
+        del sys.modules[module.__name__]
     for name in (*_PYTEST, *_BESIDE_PYTEST):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -83,6 +91,7 @@ def main() -> NoReturn:
     session_ahead.FixtureNames(plugins).use()
     session_ahead.rewrite_fast()
     prepared = session_ahead.PreparedConfig()
+    of_session = nested.Nested(environment.read_at_start)
     warnings.filters[:] = filters  # type: ignore[index]
     put_away: list[Any] = []
     for name in sys.argv[2:]:
@@ -95,11 +104,33 @@ def main() -> NoReturn:
     if put_away:
         _use_huge_pages()
     request = _serve(control)
+    if request.get("nested"):
+        request = _with_a_server_of_its_own(request, of_session)
     gc.enable()
     sys.meta_path[:0] = put_away
-    if (request["kind"], request["what"]) == ("-m", "pytest"):
+    if (request["kind"], request["what"]) == ("-m", "pytest") or "options" in request:
         prepared.offer()
     _end(_outcome(request))
+
+
+def _with_a_server_of_its_own(request: dict[str, Any], of_session: Any) -> dict[str, Any]:
+    """Fork a server for what a session starts; returns in the session, and in each of those."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    session = os.getpid()
+    if os.fork():
+        theirs.close()
+        of_session.take_over(ours, request)
+        return request
+    ours.close()
+    _die_with_parent()
+    if os.getppid() != session:
+        os._exit(0)
+    os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):  # whoever reads what the session writes waits for the end
+        os.dup2(nothing, fd)
+    os.close(nothing)
+    return _serve(theirs)
 
 
 def _leave_finalizers_to_the_server() -> None:
@@ -149,7 +180,7 @@ def _why_unclean() -> str:
 def _serve(control: socket.socket) -> dict[str, Any]:
     """Answer requests; returns in each child, and ends this process with the one that asks."""
     while True:
-        data, fds, _, _ = socket.recv_fds(control, _LONGEST_REQUEST, 3)
+        data, fds, _, _ = socket.recv_fds(control, _LONGEST_REQUEST, _MOST_FDS)
         if not data:
             os._exit(0)
         request = _request(data)
@@ -168,9 +199,7 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             os.close(waiting)
             if not os.read(begin, 1):  # waits until it has its parent
                 os._exit(1)  # the server has died, and nobody knows of this process
-            for target, fd in enumerate(fds):
-                os.dup2(fd, target)
-            os.closerange(3, max(control.fileno(), telling, waiting, *fds) + 1)
+            _keep(fds, request.get("fds", (0, 1, 2)), {control.fileno(), telling, waiting, begin})
             control.detach()
             return request
         for fd in (begin, telling, *fds):
@@ -182,6 +211,16 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             os.write(waiting, b"!")
         os.close(waiting)
         os.close(number)
+
+
+def _keep(fds: Sequence[int], numbers: Sequence[int], others: set[int]) -> None:
+    """Give the descriptors these numbers, and close all that this process had beside them."""
+    free = max(*numbers, *fds, *others) + 1
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, free) for fd in fds]
+    os.closerange(3, free)
+    for number, fd in zip(numbers, moved, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
 
 
 def _request(data: bytes) -> dict[str, Any] | None:
@@ -207,9 +246,11 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.update(request["environ"])
     _show_environment()
     # The flag alone, not ``sys.flags``; what the child starts reads the environment.
-    sys.dont_write_bytecode = bool(request["environ"].get("PYTHONDONTWRITEBYTECODE"))
+    options = request.get("options", ())
+    written = request["environ"].get("PYTHONDONTWRITEBYTECODE")
+    sys.dont_write_bytecode = bool(written) or "-B" in options
     tempfile.tempdir = None
-    _open_streams()
+    _open_streams(unbuffered="-u" in options)
     sys.orig_argv[:] = request["command"]
 
 
@@ -230,10 +271,10 @@ def _show_environment() -> None:
     ctypes.memmove(start, text, len(text))
 
 
-def _open_streams() -> None:
+def _open_streams(*, unbuffered: bool) -> None:
     """Make the streams that Python makes at its start; the server's know of other files."""
     stdout: Any = sys.stdout
-    buffered = not stdout.write_through
+    buffered = not (unbuffered or stdout.write_through)
     for fd, name in enumerate(("stdin", "stdout", "stderr")):
         mode = "r" if fd == 0 else "w"
         old: io.TextIOWrapper = getattr(sys, name)
@@ -317,7 +358,7 @@ def _end(status: int) -> NoReturn:
         if status < 0:
             signal.signal(-status, signal.SIG_DFL)
             os.kill(os.getpid(), -status)
-        os._exit(status)
+        _EXIT(status)
 
 
 def _die_with_parent() -> None:

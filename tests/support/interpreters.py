@@ -17,6 +17,10 @@ A fresh interpreter is taken when
   has imported, or be imported at start;
 - the server cannot be had: it does not start, is not clean, or died twice.
 
+With ``CHILDREN_TOO`` a session that is forked has the interpreters that it starts itself forked as
+well, on the same terms, from a server of its own (``interpreter_nested.py``): its children by
+spawn, its fork server, the workers of pytest-xdist. ``tests/sessions/plugins`` asks for that.
+
 Sessions of pytest are started without the plugins of hypothesis, anyio and platformdirs, unless
 fresh interpreters are asked for: to load them takes longer than all else together, and each process
 that a session starts for its tests loads them again.
@@ -41,6 +45,9 @@ from tests.support.interpreter_servers import servers
 
 FRESH = "FRESH_INTERPRETERS"
 """Environment variable; what it is set to is the reason for fresh interpreters."""
+
+CHILDREN_TOO = False
+"""Whether a session is given a server for the interpreters that it starts itself."""
 
 _LINUX = sys.platform == "linux"
 _starting = threading.Lock()
@@ -106,6 +113,7 @@ def _start(
             "umask": umask,
             "group": group,
             "new_session": start_new_session,
+            "nested": CHILDREN_TOO and (program.kind, program.what) == ("-m", "pytest"),
         }
         pid = servers().fork(program, request, streams)
         if pid is not None:

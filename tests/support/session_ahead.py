@@ -127,7 +127,7 @@ class PreparedConfig:
         self._module.get_config = self._original
         blocked = self._blocked(args or ())
         same = [os.environ.get(name) for name in ASKED] == self._variables
-        if not same or prog is None or blocked is None:
+        if not same or blocked is None:
             return self._original(args, plugins, prog=prog)
         config, self.config = self.config, None
         config.invocation_params = config.InvocationParams(

@@ -322,8 +322,9 @@ def poison_story(
     lines = [
         f"a forked child touched CUDA at {at}: {initialized_at(poisoner)}, before the fork",
         "",
-        f"{process_words(touch.pid)} was forked from an initialized process and touched CUDA: on a "
-        f'GPU this is "Cannot re-initialize CUDA in forked subprocess".{_stand_in(simulated)}',
+        f"{process_words(touch.pid)} was forked from an initialized process and touched CUDA, "
+        "which it can never use: on a GPU the first call that needs it ends with "
+        f'"Cannot re-initialize CUDA in forked subprocess".{_stand_in(simulated)}',
         "",
     ]
     if poisoner is not None and told_at:

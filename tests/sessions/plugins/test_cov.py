@@ -194,7 +194,6 @@ def test_coverage_run_measures_the_same(tmp_path: Path, parallel: bool) -> None:
     _the_report_of_all(tmp_path)
 
 
-@pytest.mark.fresh_interpreter("coverage replaces os._exit, which ends a forked one")
 @pytest.mark.parametrize("patches", ["subprocess", "_exit", "subprocess, _exit"])
 def test_what_coverage_measures_in_processes_that_tests_start_is_the_same(
     tmp_path: Path, patches: str
