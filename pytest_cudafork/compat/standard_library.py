@@ -134,6 +134,19 @@ def run_exit_functions() -> None:
     atexit._run_exitfuncs()
 
 
+def tell_of_ignored_errors() -> None:
+    """Let errors in finalizers, threads and exit functions be written to stderr, as Python does.
+
+    pytest keeps what it hears of them for its own session (``_pytest.unraisableexception``,
+    ``_pytest.threadexception``), and in a forked process nobody asks for that.
+    """
+    hooks: Any = ((sys, "unraisablehook"), (threading, "excepthook"))
+    for module, name in hooks:
+        hook = getattr(module, name)
+        if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("_pytest."):
+            setattr(module, name, getattr(module, f"__{name}__"))
+
+
 def wait_for_threads() -> None:
     """Wait for threads as the end of an interpreter does: ``threading._shutdown``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _ctypes
 import atexit
 import concurrent.futures
+import functools
 import importlib.metadata
 import importlib.util
 import io
@@ -90,6 +91,24 @@ def test_exit_functions_are_called_and_forgotten() -> None:
         return told == ["the child's"]
 
     assert in_a_fork(job)
+
+
+def test_what_pytest_would_keep_of_errors_is_written_and_other_hooks_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kept(_: object) -> None:
+        """As pytest's."""
+
+    kept.__module__ = "_pytest.unraisableexception"
+    monkeypatch.setattr(sys, "unraisablehook", functools.partial(kept))
+    monkeypatch.setattr(threading, "excepthook", kept)
+    standard_library.tell_of_ignored_errors()
+    assert sys.unraisablehook is sys.__unraisablehook__
+    assert threading.excepthook is threading.__excepthook__
+    kept.__module__ = "mine"
+    monkeypatch.setattr(threading, "excepthook", kept)
+    standard_library.tell_of_ignored_errors()
+    assert threading.excepthook is kept
 
 
 def test_finalizers_of_a_child_run_at_its_end_and_those_of_its_parent_do_not() -> None:
