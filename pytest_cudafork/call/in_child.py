@@ -63,6 +63,7 @@ def run_forked(
         child.prepare(stacks_fd)
         child.adopt_streams()
         standard_library.tell_of_ignored_errors()
+        standard_library.show_log()
         status = _run(channel, call)
     except BaseException as error:
         sys.stderr.write(child.text_of(error))

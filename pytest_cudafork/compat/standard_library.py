@@ -147,6 +147,20 @@ def tell_of_ignored_errors() -> None:
             setattr(module, name, getattr(module, f"__{name}__"))
 
 
+def show_log() -> None:
+    """Let what is logged be written to stderr, as where nobody has set up logging.
+
+    That is, where pytest alone hears of it: its handlers (``_pytest.logging``) keep it for reports
+    of the process that this one was forked from.
+    """
+    logging: Any = sys.modules.get("logging")
+    if not getattr(logging, "lastResort", None):  # not imported, or the program wants silence
+        return
+    root = logging.getLogger()
+    if root.handlers and all(type(one).__module__ == "_pytest.logging" for one in root.handlers):
+        root.addHandler(logging.lastResort)
+
+
 def wait_for_threads() -> None:
     """Wait for threads as the end of an interpreter does: ``threading._shutdown``.
 

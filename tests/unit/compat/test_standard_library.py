@@ -111,6 +111,26 @@ def test_what_pytest_would_keep_of_errors_is_written_and_other_hooks_stay(
     assert threading.excepthook is kept
 
 
+def test_the_log_is_shown_where_pytest_alone_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    kept = [one for one in root.handlers if type(one).__module__ == "_pytest.logging"]
+    assert kept, "pytest has handlers of its own"
+    other = logging.NullHandler()
+    for before, after in (
+        ([], []),
+        ([other], [other]),
+        ([*kept, other], [*kept, other]),
+        (kept, [*kept, logging.lastResort]),
+    ):
+        monkeypatch.setattr(root, "handlers", list(before))
+        standard_library.show_log()
+        assert root.handlers == after
+    monkeypatch.setattr(logging, "lastResort", None)
+    monkeypatch.setattr(root, "handlers", list(kept))
+    standard_library.show_log()
+    assert root.handlers == kept
+
+
 def test_finalizers_of_a_child_run_at_its_end_and_those_of_its_parent_do_not() -> None:
     def job() -> bool:
         class Thing:
