@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from pytest_cudafork.compat import cloudpickle_internals, tracebacks
+from pytest_cudafork.compat import cloudpickle_internals, standard_library, tracebacks
 from pytest_cudafork.compat.unpatched import gc, os, traceback
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.patch.applying.inherited import apply_inherited
@@ -62,6 +62,8 @@ def run_forked(
         child.forget_parent_exit_work()
         child.prepare(stacks_fd)
         child.adopt_streams()
+        standard_library.tell_of_ignored_errors()
+        standard_library.show_log()
         status = _run(channel, call)
     except BaseException as error:
         sys.stderr.write(child.text_of(error))

@@ -134,6 +134,33 @@ def run_exit_functions() -> None:
     atexit._run_exitfuncs()
 
 
+def tell_of_ignored_errors() -> None:
+    """Let errors in finalizers, threads and exit functions be written to stderr, as Python does.
+
+    pytest keeps what it hears of them for its own session (``_pytest.unraisableexception``,
+    ``_pytest.threadexception``), and in a forked process nobody asks for that.
+    """
+    hooks: Any = ((sys, "unraisablehook"), (threading, "excepthook"))
+    for module, name in hooks:
+        hook = getattr(module, name)
+        if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("_pytest."):
+            setattr(module, name, getattr(module, f"__{name}__"))
+
+
+def show_log() -> None:
+    """Let what is logged be written to stderr, as where nobody has set up logging.
+
+    That is, where pytest alone hears of it: its handlers (``_pytest.logging``) keep it for reports
+    of the process that this one was forked from.
+    """
+    logging: Any = sys.modules.get("logging")
+    if not getattr(logging, "lastResort", None):  # not imported, or the program wants silence
+        return
+    root = logging.getLogger()
+    if root.handlers and all(type(one).__module__ == "_pytest.logging" for one in root.handlers):
+        root.addHandler(logging.lastResort)
+
+
 def wait_for_threads() -> None:
     """Wait for threads as the end of an interpreter does: ``threading._shutdown``.
 

@@ -116,6 +116,7 @@ def leave(status: int, channel: SaysGoodbye | None = None) -> NoReturn:
     GPU are known to crash there.
     """
     try:
+        standard_library.tell_of_ignored_errors()
         standard_library.end_process_pools()
         standard_library.run_exit_functions()
         _end_resource_tracker()

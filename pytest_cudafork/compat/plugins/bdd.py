@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat.pytest_reports import is_of_subtest
+
 Packed = list[Any]
 
 
@@ -23,7 +25,9 @@ def _contexts() -> Any:
 def pack(report: pytest.TestReport) -> Packed | None:
     """Return what its scenario came to as plain data for ``enter``; None if there is none."""
     contexts = _contexts()
-    context = None if contexts is None else contexts.get(report)
+    if contexts is None or is_of_subtest(report):  # which pytest-bdd makes none of, and has no hash
+        return None
+    context = contexts.get(report)
     return None if context is None else [context.scenario, context.name]
 
 

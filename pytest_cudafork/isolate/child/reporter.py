@@ -7,14 +7,14 @@ it with ``report_data.load``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.compat import debuggers, pluggy_internals, pytest_internals, pytest_reports
 from pytest_cudafork.compat.plugins import bdd, benchmark, forked, rerunfailures, timeout
-from pytest_cudafork.compat.unpatched import io
+from pytest_cudafork.compat.unpatched import gc, io
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.captured_output import Kept
 from pytest_cudafork.isolate.child import capture_files, plugins
@@ -41,6 +41,8 @@ _TELLING_HOOKS = (
     "pytest_warning_recorded",
 )
 """Hooks by which a parent tells the user and other processes; a child tells its parent only."""
+_TELL_WHAT_FAILED = ("unraisableexception", "threadexception")
+"""pytest's plugins that tell what failed where nobody could hear of it, at the end of a phase."""
 
 
 class Reporter:
@@ -52,6 +54,7 @@ class Reporter:
         self._channel: Channel | None = None
         self._packer = ReportPacker(config)
         self._terminal = live_text.ChildTerminal(config, self._tell, self._wait)
+        self._tell_what_failed = _caller_of(config, _TELL_WHAT_FAILED, "pytest_runtest_teardown")
         self._starts = 0
         self.kept: Kept | None = None
         """Where the parent finds what a phase has written if the report never comes."""
@@ -134,6 +137,21 @@ class Reporter:
         """End a process that the test has forked and that ran out of it, before others see it."""
         if self._channel is not None:
             self._channel.leave_if_not_mine()
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        """Collect what the tests of this process have left, and let pytest tell what that says.
+
+        pytest does so at the end of its session, which a forked process does not come to. Here it
+        is still within the recording of warnings.
+        """
+        result = yield
+        if nextitem is None and self._channel is not None:
+            gc.collect()
+            self._tell_what_failed(item=item, nextitem=None)
+        return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
@@ -222,6 +240,13 @@ class Reporter:
             if answer.shouldfail and answer.shouldfail != self._heard.shouldfail:
                 session.shouldfail = answer.shouldfail
             self._heard = answer
+
+
+def _caller_of(config: pytest.Config, plugins: Sequence[str], hook: str) -> Callable[..., object]:
+    """Return what calls the implementations of a hook that these plugins have."""
+    manager = config.pluginmanager
+    others = [one for name, one in manager.list_name_plugin() if name not in plugins]
+    return manager.subset_hook_caller(hook, others)
 
 
 _FIELDS = vars(pytest.TestReport("", ("", None, ""), {}, "passed", None, "call")).keys()

@@ -197,6 +197,50 @@ def test_a_crash_after_the_result_is_not_a_result(run: RunInChild) -> None:
         run(leaves_a_bomb)
 
 
+def test_errors_that_nobody_can_hear_of_are_written_as_python_does(
+    run: RunInChild, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Engine:
+        def __del__(self) -> None:
+            raise ValueError("not stopped")
+
+    def works() -> None:
+        Engine()
+        thread = threading.Thread(target={"a": 1}.__getitem__, args=("no key",))
+        thread.start()
+        thread.join()
+
+    run(works)
+    written = capfd.readouterr().err
+    assert "not stopped" in written
+    assert "KeyError: 'no key'" in written
+
+
+def test_what_the_function_logs_is_written_where_nobody_else_hears_of_it(
+    run: RunInChild, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def works() -> None:
+        import logging
+
+        logging.getLogger("engine").warning("a worker is slow")
+        logging.getLogger("engine").info("all is well")
+
+    run(works)
+    assert capfd.readouterr().err == "a worker is slow\n"
+
+
+def test_a_forked_function_still_reads_the_log_of_its_test(
+    run_forked: RunInChild, caplog: pytest.LogCaptureFixture
+) -> None:
+    def works() -> list[str]:
+        import logging
+
+        logging.getLogger("engine").warning("a worker is slow")
+        return caplog.messages
+
+    assert run_forked(works) == ["a worker is slow"]
+
+
 def test_a_hang_ends_at_its_time_limit_with_the_stacks_of_all_threads(
     run: RunInChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,3 +160,51 @@ def test_there(): pass
     phases = [each["phase"] for each in tests[-1]["phases"]]
     assert phases == ["setup", "call", "teardown"]
     assert (tests[-1]["outcome"], tests[-1]["isolation"]["method"]) == ("error", method)
+
+
+LEFT = """
+import atexit
+
+import pytest
+
+class Holder:
+    def __init__(self, held=None):
+        self.held, self.me = held, self  # no reference count ends it
+
+def zero():
+    return 1 / 0
+
+@pytest.fixture
+def engine():
+    yield Holder(open(__file__))
+
+def test_a_file(): Holder(open(__file__))
+
+def test_a_coroutine():
+    async def step(): pass
+    Holder(step())
+
+def test_a_fixture(engine): pass
+
+def test_nothing(): pass
+
+def test_an_exit_function(): atexit.register(zero)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_python_says_of_what_a_test_has_left_is_told(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(LEFT)
+    option = f"--cuda-fork-isolate={method}"
+    result = run_session(pytester, option, "-W", "always")
+    result.assert_outcomes(passed=5, warnings=3)
+    told = result.stdout.str().partition("warnings summary")[2]
+    for name in ("test_a_file", "test_a_coroutine", "test_a_fixture"):
+        assert f"::{name}\n" in told, told
+    assert "in zero" in result.stderr.str() + result.stdout.str()
+    if pytest.version_tuple >= (8, 4):  # before, pytest itself is silent of it
+        result = run_session(pytester, option, "-W", "error", "--tb=short")
+        result.assert_outcomes(passed=5, errors=3)
+        result.stdout.fnmatch_lines(["ERROR *::test_a_file - *", "ERROR *::test_a_fixture - *"])

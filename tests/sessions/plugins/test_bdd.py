@@ -64,3 +64,14 @@ def test_its_terminal_shows_them(tmp_path: Path) -> None:
     run = "--gherkin-terminal-reporter -vv"
     for sessions in same(tmp_path, METHODS, ["bdd"], FILES, run).values():
         assert "Scenario Outline: two" in str(sessions[0])
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 0), reason="subtests came with pytest 9")
+def test_subtests_of_other_tests_are_reported(tmp_path: Path) -> None:
+    text = """
+    def test_it(subtests):
+        for number in range(3):
+            with subtests.test(number=number):
+                assert number != 1
+    """
+    same(tmp_path, METHODS, ["bdd"], {"test_it.py": text}, "-v")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _ctypes
 import atexit
 import concurrent.futures
+import functools
 import importlib.metadata
 import importlib.util
 import io
@@ -90,6 +91,44 @@ def test_exit_functions_are_called_and_forgotten() -> None:
         return told == ["the child's"]
 
     assert in_a_fork(job)
+
+
+def test_what_pytest_would_keep_of_errors_is_written_and_other_hooks_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kept(_: object) -> None:
+        """As pytest's."""
+
+    kept.__module__ = "_pytest.unraisableexception"
+    monkeypatch.setattr(sys, "unraisablehook", functools.partial(kept))
+    monkeypatch.setattr(threading, "excepthook", kept)
+    standard_library.tell_of_ignored_errors()
+    assert sys.unraisablehook is sys.__unraisablehook__
+    assert threading.excepthook is threading.__excepthook__
+    kept.__module__ = "mine"
+    monkeypatch.setattr(threading, "excepthook", kept)
+    standard_library.tell_of_ignored_errors()
+    assert threading.excepthook is kept
+
+
+def test_the_log_is_shown_where_pytest_alone_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    kept = [one for one in root.handlers if type(one).__module__ == "_pytest.logging"]
+    assert kept, "pytest has handlers of its own"
+    other = logging.NullHandler()
+    for before, after in (
+        ([], []),
+        ([other], [other]),
+        ([*kept, other], [*kept, other]),
+        (kept, [*kept, logging.lastResort]),
+    ):
+        monkeypatch.setattr(root, "handlers", list(before))
+        standard_library.show_log()
+        assert root.handlers == after
+    monkeypatch.setattr(logging, "lastResort", None)
+    monkeypatch.setattr(root, "handlers", list(kept))
+    standard_library.show_log()
+    assert root.handlers == kept
 
 
 def test_finalizers_of_a_child_run_at_its_end_and_those_of_its_parent_do_not() -> None:

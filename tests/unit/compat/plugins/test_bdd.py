@@ -48,6 +48,16 @@ def test_a_report_without_a_scenario_has_none(reporting: Any) -> None:
     assert bdd.pack(_report()) is None
 
 
+def test_the_report_of_a_subtest_has_none_and_need_not_have_a_hash(reporting: Any) -> None:
+    class Subtest(pytest.TestReport):
+        """As that of pytest 9: a dataclass that is compared by its fields."""
+
+        __hash__ = None  # type: ignore[assignment]
+
+    report = Subtest("it", ("", 0, ""), {}, "passed", None, "call")
+    assert bdd.pack(report) is None
+
+
 def test_without_the_plugin_there_is_nothing_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "pytest_bdd.reporting", raising=False)
     assert bdd.pack(_report()) is None

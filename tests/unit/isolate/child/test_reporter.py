@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -61,6 +62,43 @@ def test_reports_of_each_phase_are_packed_and_told(
     plain, marked = told[0].data[SHOWN]
     assert "fixture 'unknown' not found" in plain
     assert "\x1b[31m" in marked
+
+
+def test_what_the_last_test_leaves_is_collected_and_what_that_says_is_told(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, peer: Peer
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    source = """
+    import gc, pytest
+
+    class Engine:
+        def __init__(self): self.me = self
+        def __del__(self): ended.append(self)
+
+    ended = []
+
+    @pytest.fixture
+    def engine():
+        gc.disable()
+        yield Engine()
+
+    def test_it(engine): pass
+    """
+    one = pytester.getitem(source, "test_it")
+    made = Reporter(one.config)
+    one.config.pluginmanager.register(made)
+    made.take_over(one.session)
+    ended: Any = one.getparent(pytest.Module).obj.ended  # type: ignore[union-attr]
+    try:
+        one.ihook.pytest_runtest_protocol(item=one, nextitem=None)
+        assert not ended  # of no effect where there is no channel
+        made.report_to(peer.channel)
+        one.ihook.pytest_runtest_protocol(item=one, nextitem=one)
+        assert not ended
+        one.ihook.pytest_runtest_protocol(item=one, nextitem=None)
+        assert ended
+    finally:
+        gc.enable()
 
 
 def test_what_a_phase_has_written_is_kept_before_its_report_is_made(
