@@ -128,8 +128,8 @@ def test_texts_that_come_and_go_beside_it_get_their_own_tokens(
             tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
 
     for number in range(2):
-        for name, prompt in PROMPTS.items():
-            core.add_request(f"{name} {number}", prompt, params)
+        for name in list(PROMPTS)[1::2]:  # the longest is among them
+            core.add_request(f"{name} {number}", PROMPTS[name], params)
             for _ in range(7):
                 step()
     while core.has_unfinished():
