@@ -69,12 +69,14 @@ def test_greedy_tokens_are_those_without_speculation(
     settings: dict[str, Any],
 ) -> None:
     core = make_core(folder, attention_backend=backend, speculative_config=speculative, **settings)
-    few = 9
-    params = SamplingParams(max_tokens=few)
-    beginnings = {name: tokens[:few] for name, tokens in expected[GREEDY].items()}
-    assert generate(core, PROMPTS, params) == beginnings
+
+    def as_expected(few: int) -> bool:
+        made = generate(core, PROMPTS, SamplingParams(max_tokens=few))
+        return made == {name: tokens[:few] for name, tokens in expected[GREEDY].items()}
+
+    assert as_expected(8)
+    assert as_expected(3), "with the prefixes cached"
     assert drafted(core) > 40
-    assert generate(core, PROMPTS, params) == beginnings, "with the prefixes cached"
 
 
 @METHODS
