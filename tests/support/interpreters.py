@@ -19,7 +19,8 @@ A fresh interpreter is taken when
 
 With ``CHILDREN_TOO`` a session that is forked has the interpreters that it starts itself forked as
 well, on the same terms, from a server of its own (``interpreter_nested.py``): its children by
-spawn, its fork server, the workers of pytest-xdist. ``tests/sessions/plugins`` asks for that.
+spawn, its fork server, the workers of pytest-xdist. ``tests/sessions`` asks for
+that, but where a test is marked ``fresh_children``.
 
 Sessions of pytest are started without the plugins of hypothesis, anyio and platformdirs, unless
 fresh interpreters are asked for: to load them takes longer than all else together, and each process

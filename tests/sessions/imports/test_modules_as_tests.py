@@ -22,6 +22,8 @@ from tests.support.imports import (
 )
 from tests.support.sessions import TIME_LIMIT
 
+pytestmark = pytest.mark.fresh_children("frames of how a child is started are looked at")
+
 NAMES = [f"shop::{name}" for name in SHOP_VERDICTS]
 
 

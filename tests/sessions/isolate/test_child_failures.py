@@ -7,6 +7,8 @@ import pytest
 from tests.support.isolation import METHODS, isolate_all
 from tests.support.sessions import assert_no_crash, run_session
 
+pytestmark = pytest.mark.fresh_children("how Python starts is replaced")
+
 
 def test_a_child_that_never_starts_is_an_error_with_how_it_ended(
     pytester: pytest.Pytester,

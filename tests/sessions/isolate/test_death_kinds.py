@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.death import METHODS, headline, run_deaths, told
 
+pytestmark = pytest.mark.fresh_children("children and descriptors of a session are counted")
+
 DEATHS = """
 @pytest.fixture
 def dies_in_setup():

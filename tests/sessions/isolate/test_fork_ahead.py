@@ -9,6 +9,8 @@ import pytest
 from tests.support.isolation import is_gone
 from tests.support.sessions import run_session
 
+pytestmark = pytest.mark.fresh_children("children and descriptors of a session are counted")
+
 PIDS = """
     import os
     import pytest

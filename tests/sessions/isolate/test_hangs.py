@@ -16,6 +16,8 @@ from tests.support.sessions import (
     run_session,
 )
 
+pytestmark = pytest.mark.fresh_children("children and descriptors of a session are counted")
+
 HANGS = """
 @pytest.fixture
 def hangs_in_setup():

@@ -12,6 +12,8 @@ from tests.support.death import headline, run_deaths
 from tests.support.isolation import METHODS, isolate_all
 from tests.support.sessions import run_session
 
+pytestmark = pytest.mark.fresh_children("children and descriptors of a session are counted")
+
 
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_no_message_fails_the_test_and_no_other(

@@ -12,6 +12,8 @@ from tests.support.death import METHODS, headline, run_deaths
 from tests.support.isolation import is_gone
 from tests.support.sessions import needs_torch
 
+pytestmark = pytest.mark.fresh_children("children and descriptors of a session are counted")
+
 DESCENDANTS = """
 from multiprocessing import shared_memory
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.fresh_children("children and descriptors of a session are counted")
+
 PROBE = """
 import json
 import os
