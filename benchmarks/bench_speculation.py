@@ -39,7 +39,7 @@ def methods(options: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
     found = dict(METHODS)
     for name, given in METHODS.items():
         if options.step_graphs and given is not None:
-            found[f"{name}, step graphs"] = {**given, "step_graphs": True}
+            found[f"{name}, no step graphs"] = {**given, "step_graphs": False}
     return found
 
 

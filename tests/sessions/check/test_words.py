@@ -169,3 +169,27 @@ def test_the_story_shows_lines_of_modules_in_zip_files(pytester: pytest.Pytester
     assert "lib.zip/zipped/config.py:" in told
     assert "(class body)" in told
     assert '> gpus = ctypes.CDLL("libcuda.so.1").cuInit(0)' in told
+
+
+def test_a_refused_fork_has_the_line_the_imports_that_led_there_and_the_line_that_forks(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(pytester.path)
+    pytester.makepyfile(deep=module("KERNEL = touch()  # culprit"), layers="import deep")
+    pytester.makepyfile(
+        test_it="""
+        import os
+
+        def test_forks():
+            import layers
+            os.fork()  # forks
+    """
+    )
+    told = failure(check(pytester, "fork"), "test_forks")
+    lines = [line.removeprefix("E").strip() for line in told.splitlines()]
+    culprit = line_of(pytester.path / "deep.py", "# culprit")
+    forks = line_of(pytester.path / "test_it.py", "# forks")
+    first = f"fork refused at test_it.py:{forks}: CUDA was initialized at deep.py:{culprit}"
+    assert any(first in line for line in lines)
+    at = lines.index("imported through:")
+    assert lines[at + 1 : at + 3] == ["test_it.py:4  import layers", "layers.py:1  import deep"]
