@@ -41,7 +41,7 @@ from arguments import above_zero
 from last_line import last_line
 from long_parts import LONG_CPU, LONG_GPU
 from record_parts import CPU, GPU, Part
-from results_file import PROJECT, parser, publish, table
+from results_file import PROJECT, machine, parser, publish, table
 
 HEADER = ("ratio, less is better", "median", "least", "most", "runs")
 LISTED = ("part", "runs", "minutes", "needs", "is", "own record")
@@ -92,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             take_turns(again, options.rounds, options.peers, found=found)
             text, data = report(found, time.monotonic() - start)
         said, worse = record_guard.compare(earlier, data["figures"], options.allowed, compared)
-        text += f"\n\n{said}"
+        others = record_guard.of_other_processors(earlier[0], machine()["processor"])
+        text += "\n\n".join(["", said, *others])
     complaints = [*found.failed.values(), *(found.absent.values() if options.only else ()), *worse]
     publish(record_guard.TOPIC, "What everything costs", text, data, save=options.save)
     for each in complaints:
@@ -234,6 +235,7 @@ def visible_cards() -> list[str]:
 def missing(part: Part, peers: str) -> str:
     """Return what this machine lacks for a part; "" for nothing."""
     gone = [name for name in part.needs if importlib.util.find_spec(name) is None]
+    gone = [f"{', '.join(gone)} ({part.setup})"] if gone and part.setup else gone
     gone += ["an interpreter with pytest-forked (--peers)"] if part.peers and not peers else []
     cards = len(visible_cards())
     plural = "s" * (part.gpus > 1)
@@ -276,7 +278,8 @@ def report(found: Found, seconds: float) -> tuple[str, dict[str, Any]]:
                 "runs": len(each),
             }
     text = [table(HEADER, rows)] if rows else []
-    text.append(f"{seconds:.0f} s for {', '.join(found.seconds)}.")
+    ran = f"{seconds:.0f} s for {', '.join(found.seconds)}."
+    text.append(ran if found.seconds else "Nothing was measured.")
     lines = [f"- {name} has its own record: {file}" for name, file in found.records.items()]
     lines += [f"- failed: {' '.join(why.split())}" for why in found.failed.values()]
     lines += [f"- not in it: {' '.join(why.split())}" for why in found.absent.values()]

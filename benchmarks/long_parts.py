@@ -84,6 +84,7 @@ LONG_CPU = {
         *("tests.fuzz.run", ["--seconds", "450"], _nothing),
         minutes=60,
         needs=("atheris",),
+        setup="make .venv/atheris",
         topic="fuzz",
     ),
     "fuzz-native": Part(
@@ -120,6 +121,7 @@ LONG_CPU = {
         _nothing,
         minutes=10,
         needs=("vllm",),
+        setup="pip install vllm==0.11.0",
         topic="imports_vllm",
     ),
     "managers": Part(

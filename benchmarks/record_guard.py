@@ -50,6 +50,16 @@ def _told(name: str, part: Part, file: Path) -> dict[str, Any]:
     return {figure: each for figure, each in data["figures"].items() if each["part"] == name}
 
 
+def of_other_processors(names: Sequence[str], here: str, folder: Path = RESULTS) -> list[str]:
+    """Return a sentence for each record of these names that is of another processor, or of none."""
+    found = []
+    for name in names:
+        there = document(folder / name).get("machine", {}).get("processor", "a processor not told")
+        if there != here:
+            found.append(f"{name} is of {there}, and this is {here}: ratios differ by that, too.")
+    return found
+
+
 def compare(
     earlier: tuple[Sequence[str], Mapping[str, Any]],
     now: Mapping[str, Any],

@@ -28,6 +28,7 @@ class Part:
         minutes: about how long one run takes.
         peers: whether it runs with the interpreter that has pytest-forked and its pytest.
         needs: modules without which it cannot run.
+        setup: the command that installs them, where the environment does not have them.
         gpus: how many GPUs it cannot run without.
         fetches: whether it fetches packages of others.
         topic: what the name of its own record begins with; "" for a part in turns, whose figures
@@ -42,6 +43,7 @@ class Part:
     minutes: float = 1.0
     peers: bool = False
     needs: Sequence[str] = ()
+    setup: str = ""
     gpus: int = 0
     fetches: bool = False
     topic: str = ""

@@ -63,6 +63,7 @@ def versions(more: Sequence[str] = ()) -> dict[str, str]:
 def machine() -> dict[str, Any]:
     """Return what this machine is, and how busy it was before this process began and is now."""
     found: dict[str, Any] = {
+        "revision": revision(),
         "processor": processor(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
         "cores": len(os.sched_getaffinity(0)),
         "load_before": _BEFORE,
@@ -74,6 +75,23 @@ def machine() -> dict[str, Any]:
         done = subprocess.run(query, capture_output=True, text=True, check=False)
         found["gpus"] = done.stdout.split("\n")[:-1] if done.returncode == 0 else []
     return found
+
+
+def revision() -> str:
+    """Return the commit that is measured, and whether files of it were changed; else why not."""
+    git = shutil.which("git")
+    if git is None or not (PROJECT / ".git").exists():
+        return "not known: no git repository"
+    asked = (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+    said = []
+    for words in asked:
+        done = subprocess.run(
+            [git, "-C", str(PROJECT), *words], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            return f"not known: git {words[0]} ended with {done.returncode}"
+        said.append(done.stdout.strip())
+    return f"{said[0]}, changed" if said[1] else said[0]
 
 
 def processor(text: str) -> str:
@@ -132,7 +150,8 @@ def publish(
         numbers = ", ".join(f"{name} {number}" for name, number in found.items())
         where = [on["processor"], f"{on['cores']} cores", *on.get("gpus", ())]
         page = f"# {title}\n\n{today}, {device}, {', '.join(where)}, "
-        page += f"load {_BEFORE:.1f} before, {on['load'][0]:.1f} at the end. {numbers}.\n\n"
+        page += f"load {_BEFORE:.1f} before, {on['load'][0]:.1f} at the end. {numbers}, "
+        page += f"revision {on['revision']}.\n\n"
         page += f"```\n{_command()}\n```\n\n{text}\n\n```json\n{json.dumps(last)}\n```\n"
         file.write_text(page, encoding="utf-8")
         last["record"] = file.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.repo.sources import PROJECT
+from tests.support.git_repository import GitRepository
 
 THEN = {"a": {"part": "one", "median": 1.0, "least": 0.9, "most": 1.1}}
 
@@ -118,7 +120,40 @@ def test_a_record_is_never_written_over_and_says_what_made_it(
     assert "python benchmarks/x.py --only 'a b'\n" in first
     told = results.document(tmp_path / names[0])
     assert (told["n"], told["machine"]["cores"]) == (0, len(os.sched_getaffinity(0)))
+    assert f"revision {told['machine']['revision']}.\n" in first
     assert [file.name for file in results.kept("topic", told["device"], tmp_path)] == names[::-1]
+
+
+def test_the_revision_says_whether_files_were_changed_and_why_it_is_not_known(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = benchmark("results_file")
+    monkeypatch.setattr(results, "PROJECT", tmp_path)
+    assert results.revision() == "not known: no git repository"
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    repository = GitRepository(tmp_path)
+    assert results.revision() == "not known: git rev-parse ended with 128"
+    repository.commit("first", {"a.py": "1"})
+    commit = repository.git("rev-parse", "HEAD").strip()
+    assert results.revision() == commit[:7]
+    (tmp_path / "new.py").write_text("")
+    assert results.revision() == commit[:7]
+    (tmp_path / "a.py").write_text("2")
+    assert results.revision() == f"{commit[:7]}, changed"
+
+
+def test_a_record_of_another_processor_is_told(
+    benchmark: Callable[[str], Any], tmp_path: Path
+) -> None:
+    keep(tmp_path, "here", machine={"processor": "A"})
+    keep(tmp_path, "there", machine={"processor": "B"})
+    keep(tmp_path, "old")
+    told = benchmark("record_guard").of_other_processors
+    assert told(["here.md", "there.md", "old.md"], "A", tmp_path) == [
+        "there.md is of B, and this is A: ratios differ by that, too.",
+        "old.md is of a processor not told, and this is A: ratios differ by that, too.",
+    ]
 
 
 @pytest.fixture
@@ -234,6 +269,7 @@ def test_without_a_gpu_to_be_seen_parts_that_need_one_are_absent(
     one = {"topic": "t", "gpus": 1}
     found = every.take_turns(listed(benchmark, a=one, b=one), 1, "")
     assert found.absent["a"] == "a: not measured: it needs 1 GPU, there are 0"
+    assert every.report(found, 0.0)[0].startswith("Nothing was measured.\n")
     assert set(found.absent) == {"a", "b"}
 
 
@@ -241,6 +277,7 @@ def test_without_a_gpu_to_be_seen_parts_that_need_one_are_absent(
     ("change", "words"),
     [
         ({"needs": ("no_such_module",)}, "it needs no_such_module"),
+        ({"needs": ("no_such",), "setup": "make it"}, "it needs no_such (make it)"),
         ({"peers": True}, "it needs an interpreter with pytest-forked"),
         ({"gpus": 1000}, "it needs 1000 GPUs, there are"),
     ],
@@ -342,10 +379,13 @@ def test_what_looks_worse_is_measured_as_often_again_before_it_counts(
         every, "last_line", lambda python, command, *_, **__: (0, {"value": next(told[command[0]])})
     )
     then = {f"figure of {name}": figure(1.0, 1.0, name) for name in ("slow", "same")}
-    monkeypatch.setattr(benchmark("record_guard"), "last", lambda *_: (["x.md"], then))
+    guard = benchmark("record_guard")
+    monkeypatch.setattr(guard, "last", lambda *_: (["x.md"], then))
+    monkeypatch.setattr(guard, "of_other_processors", lambda *_: ["x.md is of another one."])
     assert every.main(["--rounds", "2", "--against-last"]) == 0
     out, err = capsys.readouterr()
     assert "worse than before, so once more: slow\n" in err
+    assert "\nx.md is of another one.\n" in out
     figures = json.loads(out.splitlines()[-1])["figures"]
     assert figures["figure of slow"] == {
         **figure(5.0, 1.0, "slow"), "most": 9.0, "runs": 4
@@ -364,8 +404,9 @@ def test_a_long_part_is_not_compared_with_the_record_that_it_has_just_kept(
     counting = {"topic": "t", "counts": True, "figures": lambda data: {"a": data["value"]}}
     monkeypatch.setattr(every, "LONG_CPU", listed(benchmark, counted=counting))
     kept = benchmark("results_file").kept
-    guard = benchmark("record_guard")
+    guard, document = benchmark("record_guard"), benchmark("results_file").document
     monkeypatch.setattr(guard, "kept", lambda topic, device, _: kept(topic, device, tmp_path))
+    monkeypatch.setattr(guard, "document", lambda file: document(tmp_path / file.name))
     keep(tmp_path, "t_cpu_2026-01-01", value=1.0)
 
     def last_line(*_: Any, **__: Any) -> tuple[int, dict[str, Any]]:
