@@ -180,8 +180,13 @@ def _side_by_side(
     run: Callable[[str, str], None], parts: Mapping[str, Part], long: Sequence[str]
 ) -> list[str]:
     """Run those that need one GPU, each on one of its own, longest first; return the others."""
-    free: queue.SimpleQueue[str] = queue.SimpleQueue()
+    # Parts that count keep all cores busy, which would slow the others down.
+    those = [name for name in long if parts[name].gpus == 1 and not parts[name].counts]
     cards = visible_cards()
+    if len(cards) < 2 or len(those) < 2:
+        return list(long)
+    those.sort(key=lambda name: -parts[name].minutes)
+    free: queue.SimpleQueue[str] = queue.SimpleQueue()
     for card in cards:
         free.put(card)
 
@@ -192,12 +197,6 @@ def _side_by_side(
         finally:
             free.put(card)
 
-    # Parts that count keep all cores busy, which would slow the others down.
-    timed = [name for name in long if not parts[name].counts]
-    those = [name for name in timed if parts[name].gpus == 1]
-    those.sort(key=lambda name: -parts[name].minutes)
-    if len(cards) < 2 or len(those) < 2:
-        return list(long)
     with ThreadPoolExecutor(len(cards)) as pool:
         try:
             for done in [pool.submit(on_a_card, name) for name in those]:

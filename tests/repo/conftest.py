@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.repo.sources import PROJECT
+from tests.support import interpreter_servers
 
 BENCHMARKS = PROJECT / "benchmarks"
 
@@ -23,3 +24,11 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{BENCHMARKS}/"):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[interpreter_servers.Servers]:
+    """Servers of the tests of a module, started when they are asked for the first time."""
+    servers = interpreter_servers.Servers()
+    yield servers
+    servers.close()

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,6 @@ from tests.support.isolation import is_gone
 from tests.support.sessions import needs_torch
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[interpreter_servers.Servers]:
-    """Servers of these tests, which are started when they are asked for the first time."""
-    servers = interpreter_servers.Servers()
-    yield servers
-    servers.close()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from tests.support.isolation import is_gone
 pytestmark = pytest.mark.slow
 
 SHOW = "print(open('/proc/self/cmdline').read())"
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[interpreter_servers.Servers]:
-    """Servers of these tests, which are started when they are asked for the first time."""
-    servers = interpreter_servers.Servers()
-    yield servers
-    servers.close()
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,22 @@ def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environ.items() if _READ_AT_START.match(k) and k not in free}
 
 
+def surroundings(*, new_session: bool) -> dict[str, int] | None:
+    """Return what a child takes over from this process beside it; None where a fork cannot give it.
+
+    Args:
+        new_session: Whether the child leads a session of its own.
+
+    """
+    group = os.getpgid(0)
+    # 0: a group outside of this namespace of processes, which no other process here can join
+    if not new_session and group == 0:
+        return None
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return {"umask": umask, "group": group, "new_session": new_session}
+
+
 class Environment:
     """The environment as it is now, to be had back in what is read at start."""
 

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 OPTIONS = frozenset({"-B", "-u"})
@@ -43,12 +43,12 @@ class Nested:
     """Stands for ``Popen._execute_child`` in a session.
 
     Args:
-        read_at_start: Tells what of an environment an interpreter reads when it starts.
+        environment: The module ``interpreter_environment``, as the server has imported it.
 
     """
 
-    def __init__(self, read_at_start: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-        self._read_at_start = read_at_start
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
         self._original: Any = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         self._signature = inspect.signature(self._original)
         self._prctl = ctypes.CDLL(None).prctl
@@ -82,23 +82,25 @@ class Nested:
 
     def _settings(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return what the session was started with that its interpreters must have as well."""
-        names = ("PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED")
+        names = ("PYTHONPATH", *self._environment.VARIANTS)
         same = {name: environ[name] for name in names if name in environ}
-        return {**self._read_at_start(environ), **same}
+        return {**self._environment.read_at_start(environ), **same}
 
     def _fork(self, given: Mapping[str, Any]) -> int | None:
         """Return the process id of a new child; None if it must be a fresh interpreter."""
         if os.getpid() != self._owner or not self._is_plain(given):
             return None
         environ = dict(os.environ if given["env"] is None else given["env"])
+        around = self._environment.surroundings(new_session=bool(given["start_new_session"]))
         request = self._request(list(map(os.fspath, given["args"])), environ)
         streams = (given["p2cread"], given["c2pwrite"], given["errwrite"])
         own = [number if fd == -1 else fd for number, fd in enumerate(streams)]
         kept = sorted(map(int, given["pass_fds"]))
-        if request is None or len(kept) > MOST_FDS - 3 or min(kept, default=3) < 3:
+        if request is None or around is None:
             return None
-        request |= {"fds": [0, 1, 2, *kept], "new_session": bool(given["start_new_session"])}
-        data = json.dumps(request).encode()
+        if len(kept) > MOST_FDS - 3 or min(kept, default=3) < 3:
+            return None
+        data = json.dumps({**request, **around, "fds": [0, 1, 2, *kept]}).encode()
         if len(data) > _LONGEST_REQUEST:
             return None
         sys.audit("subprocess.Popen", given["args"][0], given["args"], given["cwd"], given["env"])
@@ -126,8 +128,6 @@ class Nested:
             return None
         if self._settings(environ) != self._started:
             return None
-        umask = os.umask(0o077)
-        os.umask(umask)
         return {
             "kind": "-c",
             "what": words[1],
@@ -136,8 +136,6 @@ class Nested:
             "options": sorted(options),
             "environ": environ,
             "cwd": self._cwd,
-            "umask": umask,
-            "group": os.getpgid(0),
         }
 
     def _ask(self, data: bytes, fds: list[int]) -> int | None:

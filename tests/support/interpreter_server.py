@@ -91,7 +91,7 @@ def main() -> NoReturn:
     session_ahead.FixtureNames(plugins).use()
     session_ahead.rewrite_fast()
     prepared = session_ahead.PreparedConfig()
-    of_session = nested.Nested(environment.read_at_start)
+    of_session = nested.Nested(environment)
     warnings.filters[:] = filters  # type: ignore[index]
     put_away: list[Any] = []
     for name in sys.argv[2:]:

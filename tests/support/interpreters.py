@@ -41,6 +41,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.interpreter_child import Child
+from tests.support.interpreter_environment import surroundings
 from tests.support.interpreter_programs import program_of, without_slow_plugins
 from tests.support.interpreter_servers import servers
 
@@ -98,22 +99,16 @@ def _start(
     start_new_session: bool,
 ) -> subprocess.Popen[bytes] | Child:
     program = program_of(command)
-    group = os.getpgid(0)
-    # 0: a group outside of this namespace of processes, which no other process here can join
-    joined = start_new_session or group != 0
-    if program is not None and not fresh and _LINUX and joined:
-        umask = os.umask(0o077)
-        os.umask(umask)
+    around = surroundings(new_session=start_new_session)
+    if program is not None and not fresh and _LINUX and around is not None:
         request = {
+            **around,
             "kind": program.kind,
             "what": program.what,
             "args": program.args,
             "command": list(command),
             "environ": environ,
             "cwd": os.fspath(cwd or os.getcwd()),
-            "umask": umask,
-            "group": group,
-            "new_session": start_new_session,
             "nested": CHILDREN_TOO and (program.kind, program.what) == ("-m", "pytest"),
         }
         pid = servers().fork(program, request, streams)
