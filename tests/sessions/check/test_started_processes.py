@@ -46,6 +46,30 @@ def test_poisoned():
     assert f"ledger: {kept}" in result.stdout.str()
 
 
+ORDER = """
+def touch_in_a_script():
+    code = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+    script = subprocess.Popen([sys.executable, "-c", code])
+    assert script.wait() == 0
+    return script.pid
+
+def test_a_script_then_this_process_then_a_script():
+    before = touch_in_a_script()
+    touch()
+    print("ORDER", before, os.getpid(), touch_in_a_script())
+"""
+
+
+def test_of_several_processes_it_is_known_which_touched_first(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(module(ORDER))
+    result = check(pytester, "fork", "-s", "--cuda-fork-ledger=kept")
+    result.assert_outcomes(passed=1)
+    (line,) = [each for each in result.outlines if "ORDER " in each]
+    order = [int(each) for each in line.partition("ORDER ")[2].split()[:3]]
+    touches = records(pytester.path / "kept", "touch")
+    assert [touch["pid"] for touch in touches] == order
+
+
 INHERITED = """
 import os, subprocess, sys
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -124,6 +125,43 @@ def test_all_that_a_session_writes(pytester: pytest.Pytester, *, xdist: bool) ->
     broken = "pytest_cudafork_touch raised AssertionError: of one that is broken"
     assert broken in out, "told once, in the process of the session"
     assert made["hook_errors"][0]["hook"] == "pytest_cudafork_touch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("xdist", [False, True], ids=["alone", "xdist"])
+def test_hooks_are_called_in_the_process_of_the_session_alone(
+    pytester: pytest.Pytester, *, xdist: bool
+) -> None:
+    pytester.makepyfile(
+        test_it=module(
+            "".join(
+                f"@pytest.mark.cuda_isolated(method={method!r})\n"
+                f"def test_{method}():\n    touch()\n"
+                for method in ("fork", "forkserver", "spawn")
+            )
+        )
+    )
+    pytester.makeconftest(
+        """
+        import os
+
+        def pytest_cudafork_touch(touch, nodeid):
+            with open(os.environ["CALLED"], "a") as file:
+                print(os.getpid(), touch.pid, nodeid.partition("::")[2], file=file)
+
+        def pytest_terminal_summary(terminalreporter):
+            terminalreporter.write_line(f"the session is {os.getpid()}")
+        """
+    )
+    called = pytester.path / "called"
+    workers = ("-p", "xdist", "-n1") if xdist else ()
+    result = check(pytester, "fork", *workers, env={"CALLED": str(called)})
+    result.assert_outcomes(passed=3)
+    (session,) = re.findall(r"the session is (\d+)", result.stdout.str())
+    calls = [line.split() for line in called.read_text().splitlines()]
+    assert sorted(name for _, _, name in calls) == ["test_fork", "test_forkserver", "test_spawn"]
+    assert {caller for caller, _, _ in calls} == {session}
+    assert session not in {toucher for _, toucher, _ in calls}
 
 
 @pytest.mark.parametrize("service", ["GITHUB_ACTIONS", "BUILDKITE"])
