@@ -174,6 +174,18 @@ def test_what_lacks_a_module_that_is_gone_is_imported_until_it_is_clean(
         assert command_line(pytester, "proj", "--since=HEAD").ret == 1
 
 
+def test_a_new_file_beside_the_package_changes_nothing_where_the_current_folder_is_searched(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    """Python lists the current folder under a name that ends in a dot."""
+    look = "import sys, importlib.util\nsys.path.insert(0, '.')\nimportlib.util.find_spec('none')"
+    proj.write({"proj/leaf.py": look})
+    proj.commit("looks in the current folder")
+    assert names(run_audit(pytester, *AUDIT).outcomes) == ALL
+    proj.write({"notes.txt": ""})
+    assert run_audit(pytester, *AUDIT).outcomes == {}
+
+
 @needs_xdist
 def test_workers_of_xdist_agree_and_the_controller_keeps_the_record(
     pytester: pytest.Pytester, proj: GitRepository
