@@ -182,7 +182,8 @@ def source(name: str) -> str:
     told = ", ".join(f"{package} {number}" for package, number in numbers.items())
     where = ", ".join([machine["processor"], f"{machine['cores']} cores", *machine.get("gpus", ())])
     load = f"load {machine['load'][0]} at the end"
-    return f"[{name}](../../benchmarks/results/{name}): {where}, {load}; {told}."
+    of = f", revision {machine['revision']}" if "revision" in machine else ""
+    return f"[{name}](../../benchmarks/results/{name}): {where}, {load}; {told}{of}."
 
 
 def parts() -> str:

@@ -60,8 +60,8 @@ def faults() -> tuple[str, ...]:
 
 def caught() -> tuple[str, ...]:
     """Return what is said of specimens on a GPU."""
-    forks = record("catch_rate_gpu_2026-11-30")["forks"]["totals"]["gpu"]
-    graphs = record("catch_rate_gpu_2026-11-30")["graphs"]["totals"]
+    forks = record("catch_rate_gpu_2026-11-30_2")["forks"]["totals"]["gpu"]
+    graphs = record("catch_rate_gpu_2026-11-30_2")["graphs"]["totals"]
     checks = graphs["checks"]
     assert (forks["right_line"], forks["false_alarms"]) == (forks["specimens"], 0)
     assert (checks["right_line"], checks["false_alarms"]) == (checks["specimens"], 0)
@@ -76,7 +76,7 @@ def caught() -> tuple[str, ...]:
 
 def touches() -> tuple[str, ...]:
     """Return what is said of the kinds of touch."""
-    of = record("touch_table_gpu_2026-11-30")
+    of = record("touch_table_gpu_2026-11-30_2")
     assert (of["seen_by_probe"], of["false_alarms"]) == (of["poisoning"], 0)
     return (
         f"torch's own flag sees {of['seen_by_torch']} of the {of['poisoning']} kinds of touch",
@@ -139,16 +139,26 @@ PLACES = [
     ),
     (
         f"{ENGINE}/speculation.md",
-        "1.9 to 2.1 times the tokens with a speculator for one request, and 1.3 to 1.75 times for "
+        "2.1 to 2.6 times the tokens with a speculator for one request, and 1.5 to 2.0 times for "
         "32 ",
-        "speculation_gpu_2026-11-30",
-        ("380 | 1.88", "425 | 2.10", "8594 | 1.30", "11537 | 1.75"),
+        "speculation_gpu_2026-11-30_2",
+        ("280 | 2.09", "349 | 2.61", "5679 | 1.54", "7474 | 2.02"),
+    ),
+    (
+        f"{ENGINE}/speculation.md",
+        "a token takes 0.22 of the time with `eagle` and five drafts for one request, and 0.43 for "
+        "32 ",
+        "record_gpu_2026-11-30_2",
+        (
+            "batch 1 eagle k=5 FULL_AND_PIECEWISE, to none | 0.223",
+            "batch 32 eagle k=5 FULL_AND_PIECEWISE, to none | 0.428",
+        ),
     ),
     (
         f"{ENGINE}/steps.md",
-        "took 0.964 of its time",
-        "engine_async_gpu_2026-11-30",
-        ("4.363 | 0.964",),
+        "took 0.937 of its time",
+        "engine_async_gpu_2026-11-30_2",
+        ("4.373 | 0.937",),
     ),
     (
         f"{ENGINE}/steps.md",
@@ -158,22 +168,22 @@ PLACES = [
     ),
     (
         f"{ENGINE}/steps.md",
-        "7464 tokens/s with `eagle` and five drafts at batch 1, and 108929 tokens/s at batch 32; "
-        "without speculation 2294 and 50033",
-        "speculation_gpu_2026-11-30",
+        "5276 tokens/s with `eagle` and five drafts at batch 1, and 73321 tokens/s at batch 32; "
+        "without speculation 1632 and 30181",
+        "speculation_gpu_2026-11-30_2",
         (
-            "| 1, eagle k=5, FULL_AND_PIECEWISE | 7464 |",
-            "| 32, eagle k=5, FULL_AND_PIECEWISE | 108929 |",
-            "| 1, none, FULL_AND_PIECEWISE | 2294 |",
-            "| 32, none, FULL_AND_PIECEWISE | 50033 |",
+            "| 1, eagle k=5, FULL_AND_PIECEWISE | 5276 |",
+            "| 32, eagle k=5, FULL_AND_PIECEWISE | 73321 |",
+            "| 1, none, FULL_AND_PIECEWISE | 1632 |",
+            "| 32, none, FULL_AND_PIECEWISE | 30181 |",
         ),
     ),
     (
         f"{ENGINE}/processes.md",
-        "3.05 ms for a decode step of one sequence, 4.58 on one of them, and 469 ms for 8 prompts "
-        "of 4096 tokens, 802 on one: 1.50 and 1.71 times",
-        "tensor_parallel_gpu_2026-11-30",
-        ("4.58 (1.00x, 0 %) | 3.05 (1.50x", "802 (1.00x, 0 %) | 469 (1.71x"),
+        "3.00 ms for a decode step of one sequence, 4.72 on one of them, and 460 ms for 8 prompts "
+        "of 4096 tokens, 792 on one: 1.57 and 1.72 times",
+        "tensor_parallel_gpu_2026-11-30_2",
+        ("4.72 (1.00x, 0 %) | 3.00 (1.57x", "792 (1.00x, 0 %) | 460 (1.72x"),
     ),
     (
         f"{ENGINE}/processes.md",
