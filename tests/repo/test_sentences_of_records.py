@@ -36,7 +36,8 @@ def releases() -> tuple[str, ...]:
         f"In {told} of them the release with the bug was told, in {of['right_line']} by the line",
         f"and in {told - of['right_line']} by another",
         f"{WORDS[ran - told].capitalize()} was missed",
-        f"After the repair {silent} were silent; the other {WORDS[ran - silent]} still",
+        f"After the repair {silent} were silent, the missed one among them; the other "
+        f"{WORDS[ran - silent]} still",
         f"torch's flag was True in {of['flag_before']} of the {ran}.",
     )
 
@@ -139,10 +140,10 @@ PLACES = [
     ),
     (
         f"{ENGINE}/speculation.md",
-        "2.1 to 2.6 times the tokens with a speculator for one request, and 1.5 to 2.0 times for "
+        "2.0 to 2.6 times the tokens with a speculator for one request, and 1.5 to 2.0 times for "
         "32 ",
         "speculation_gpu_2026-11-30_2",
-        ("280 | 2.09", "349 | 2.61", "5679 | 1.54", "7474 | 2.02"),
+        ("264 | 1.97", "349 | 2.61", "5679 | 1.54", "7474 | 2.02"),
     ),
     (
         f"{ENGINE}/speculation.md",
@@ -168,8 +169,8 @@ PLACES = [
     ),
     (
         f"{ENGINE}/steps.md",
-        "5276 tokens/s with `eagle` and five drafts at batch 1, and 73321 tokens/s at batch 32; "
-        "without speculation 1632 and 30181",
+        "5276 tokens/s with `eagle` and five drafts at batch 1 (5175 to 7069), and 73321 at batch "
+        "32 (55563 to 77834); without speculation 1632 (1295 to 1827) and 30181 (23924 to 34117)",
         "speculation_gpu_2026-11-30_2",
         (
             "| 1, eagle k=5, FULL_AND_PIECEWISE | 5276 |",
