@@ -14,7 +14,6 @@ _MODULES = "//"
 """Ends the name of a folder of which only what can be imported from it counts."""
 _MOST_BYTES = 16 << 20
 """What is bigger, as a library of kernels, is told by size and time: to read it takes too long."""
-_DOTS = (os.curdir, os.pardir)
 _CODE = tuple(all_suffixes())
 _SOURCES = tuple(SOURCE_SUFFIXES)
 
@@ -43,13 +42,10 @@ class Digests:
         return self._names[path]
 
     def _names_of(self, path: str) -> Iterable[str]:
-        bare = path.rstrip(_FOLDER)
+        bare = path.rstrip(_FOLDER) or _FOLDER
         end = path[len(bare) :]
-        above, last = os.path.split(bare)
-        target = os.path.realpath(bare)
-        # Python lists the current folder as "/folder/.", which is no name of its own
-        linked = target if last in _DOTS else os.path.join(os.path.realpath(above), last)
-        for real in (linked, target):
+        linked = os.path.join(os.path.realpath(os.path.dirname(bare)), os.path.basename(bare))
+        for real in (linked, os.path.realpath(bare)):
             if real == self._root and end != _MODULES:
                 continue  # Python lists it to find what is installed: any new file would count
             if f"{real}/".startswith(f"{self._root}/"):

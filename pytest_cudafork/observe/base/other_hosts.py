@@ -39,13 +39,12 @@ def file_at_home(path: str, there: str, here: str) -> str:
     """Return the file of the same name below a folder of this host; others keep their names.
 
     Args:
-        path: A file on another host.
+        path: A file on another host; a folder may have slashes at its end, which it keeps.
         there: A folder on that host.
         here: The folder that has the same files on this host.
 
     """
-    below = there + os.sep
-    return os.path.join(here, path.removeprefix(below)) if path.startswith(below) else path
+    return here + path[len(there) :] if path.startswith(there + os.sep) else path
 
 
 def moved(record: Record, by: int, kind: int = HOST) -> dict[str, Any]:

@@ -26,6 +26,11 @@ FILES = {
     "table": "import os\nopen(os.path.join(os.path.dirname(__file__), 'table.json')).close()",
     "leaf": "",
 }
+LOOKS = """
+import importlib.util
+importlib.invalidate_caches()  # Python lists a folder anew if it has changed meanwhile
+importlib.util.find_spec("none")
+"""
 AUDIT = ("--cuda-fork-imports=proj", "--cuda-fork-imports-since=HEAD")
 
 
@@ -174,13 +179,11 @@ def test_what_lacks_a_module_that_is_gone_is_imported_until_it_is_clean(
         assert command_line(pytester, "proj", "--since=HEAD").ret == 1
 
 
-def test_a_new_file_beside_the_package_changes_nothing_where_the_current_folder_is_searched(
+def test_a_new_file_beside_the_package_changes_nothing_where_modules_are_looked_for(
     pytester: pytest.Pytester, proj: GitRepository
 ) -> None:
-    """Python lists the current folder under a name that ends in a dot."""
-    look = "import sys, importlib.util\nsys.path.insert(0, '.')\nimportlib.util.find_spec('none')"
-    proj.write({"proj/leaf.py": look})
-    proj.commit("looks in the current folder")
+    proj.write({"proj/leaf.py": LOOKS})
+    proj.commit("looks for what is not there")
     assert names(run_audit(pytester, *AUDIT).outcomes) == ALL
     proj.write({"notes.txt": ""})
     assert run_audit(pytester, *AUDIT).outcomes == {}

@@ -42,5 +42,7 @@ def test_a_process_is_named_with_its_host() -> None:
 
 def test_files_below_a_folder_are_those_of_the_same_names_here() -> None:
     assert file_at_home("/there/a/b.py", "/there", "/here") == "/here/a/b.py"
+    for end in ("/", "//"):  # the folder itself, listed
+        assert file_at_home(f"/there{end}", "/there", "/here") == f"/here{end}"
     for path in ("/there", "/therefore/a.py", "/usr/lib/x.py", "<string>"):
         assert file_at_home(path, "/there", "/here") == path
