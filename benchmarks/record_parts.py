@@ -15,6 +15,8 @@ Data = Mapping[str, Any]
 XDIST = "pytest-xdist"
 Figures = Callable[[Data], dict[str, float]]
 LEAST_SECONDS = 1800.0
+ROUNDS = 3
+"""How many times parts in turns run, if nothing else is asked for."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,12 @@ class Part:
 
     @property
     def long(self) -> bool:
-        """Whether it runs only where it is asked for, alone, and keeps a record of its own."""
+        """Whether it runs only where it is asked for, once, and keeps a record of its own."""
         return bool(self.topic)
+
+    def runs(self, rounds: int) -> int:
+        """Return how many times it runs where parts in turns run so many times."""
+        return 1 if self.long else rounds
 
     @property
     def wanted(self) -> list[str]:

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+import part_table
 from long_parts import LONG_CPU, LONG_GPU
-from record_guard import TOPIC, last
-from record_parts import CPU, GPU
+from record_guard import last
+from record_parts import CPU, GPU, ROUNDS
 from results_file import PROJECT, RESULTS, document, kept
 
 PAGE = PROJECT / "docs" / "explanation" / "measured.md"
@@ -188,13 +189,11 @@ def source(name: str) -> str:
 
 def parts() -> str:
     """Return the table of what `make bench` and `make bench-gpu` run."""
-    lines = ["| part | runs | minutes, about | needs | keeps |"]
-    lines.append("| --- | --- | ---: | --- | --- |")
+    lines = [f"| {' | '.join(part_table.HEADER)} |", "| --- | --- | ---: | ---: | --- | --- |"]
     for listed in (CPU, LONG_CPU, GPU, LONG_GPU):
-        for name, part in listed.items():
-            kept_as = f"`{part.topic}`" if part.long else f"in `{TOPIC}`"
-            cells = (f"`{part.script}`", f"{part.minutes:g}", ", ".join(part.wanted), kept_as)
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+        for name, script, minutes, runs, needs, topic in part_table.rows(listed, ROUNDS):
+            cells = (name, f"`{script}`", minutes, runs, needs, f"`{topic}`")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
