@@ -12,8 +12,8 @@ Parts whose figures are ratios run some times, in turns; a figure is the median,
 stand beside it. Every figure is a ratio of two things of the same run, less being better. A long
 part (``--all``, or named) runs once, after them, and keeps a record of its own, which the record of
 all names; its exit status is its verdict. Where there are several GPUs, long parts that need one
-and time something run side by side, each on its own. What fails does not keep the others from
-running.
+run side by side, each on its own, but for those that say why nothing may run beside them: they
+follow. What fails does not keep the others from running.
 
 Against the last record a figure is worse if its median is more than ``--allowed`` above that of
 the record and its least above the record's most; one of counts, if it is above at all. Parts in
@@ -176,8 +176,7 @@ def _side_by_side(
     run: Callable[[str, str], None], parts: Mapping[str, Part], long: Sequence[str]
 ) -> list[str]:
     """Run those that need one GPU, each on one of its own, longest first; return the others."""
-    # Parts that count keep all cores busy, which would slow the others down.
-    those = [name for name in long if parts[name].gpus == 1 and not parts[name].counts]
+    those = [name for name in long if parts[name].gpus == 1 and not parts[name].alone]
     cards = visible_cards()
     if len(cards) < 2 or len(those) < 2:
         return list(long)

@@ -36,6 +36,7 @@ class Part:
         topic: what the name of its own record begins with; "" for a part in turns, whose figures
             are in the record of all.
         counts: whether its figures are of counts: there is no spread, and none may get worse.
+        alone: why nothing may run beside it where long parts run side by side; "" where it may.
 
     """
 
@@ -50,6 +51,7 @@ class Part:
     fetches: bool = False
     topic: str = ""
     counts: bool = False
+    alone: str = ""
 
     @property
     def long(self) -> bool:
@@ -65,7 +67,8 @@ class Part:
         """Return in words what it needs."""
         found = [*self.needs, *(["the other plugins"] if self.peers else [])]
         found += ["packages from an index"] if self.fetches else []
-        return found + ([f"{self.gpus} GPU{'s' * (self.gpus > 1)}"] if self.gpus else [])
+        found += [f"{self.gpus} GPU{'s' * (self.gpus > 1)}"] if self.gpus else []
+        return found + ([f"nothing beside it ({self.alone})"] if self.alone else [])
 
     @property
     def command(self) -> list[str]:
