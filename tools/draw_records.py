@@ -37,6 +37,22 @@ METHODS = {
     "absent": "this plugin, no GPU simulated",
     "present": "this plugin, a GPU simulated",
 }
+WORDS = {
+    "work of a kind, under `run`, to alone": (
+        "program of JSON, regexes and threads, CPU, under `run`, to alone"
+    ),
+    "1 GPUs packed, to the best packing found": (
+        "time of tests packed on 1 GPU, to the best packing found"
+    ),
+    "2 GPUs packed, to the best packing found": (
+        "time of tests packed on 2 GPUs, to the best packing found"
+    ),
+}
+"""What a reader is told of figures whose names in records say too little.
+
+The names stay as they are: by them a figure is compared with that of the last record.
+"""
+_PLACES = 4  # of a figure in a record
 _WIDTH, _ROW, _LABEL, _TOP = 900, 26, 440, 54
 _SOAK_ROWS = 8
 _INK, _FAINT, _FULL, _HALF = "#24292f", "#d0d7de", "#1a7f37", "#9bd3ae"
@@ -72,12 +88,24 @@ def of_costs(record: Record) -> str:
     for number, (name, each) in enumerate(figures.items()):
         top = _TOP + _ROW * number
         left, right, middle = at(each["least"]), at(each["most"]), at(each["median"])
-        parts.append(_text(_LABEL - 10, top + 15, name, "end"))
+        parts.append(_text(_LABEL - 10, top + 15, WORDS.get(name, name), "end"))
         parts.append(_bar(left, top + 6, max(right - left, 1.5), _HALF))
         parts.append(_bar(middle - 1.5, top + 3, 3, _FULL, height=18))
-        parts.append(_text(right + 8, top + 15, f"{each['median']:.2f}", "start"))
+        parts.append(_text(right + 8, top + 15, numbers(each)[0], "start"))
     title = "Ratios, less is better, on a logarithmic scale: median, and least to most"
     return _picture(title, record.name, parts, len(figures))
+
+
+def numbers(figure: Mapping[str, Any]) -> list[str]:
+    """Return median, least and most of a figure, with as many places each.
+
+    The smallest has three significant digits, or more until least and most differ.
+    """
+    median, least, most = (figure[key] for key in ("median", "least", "most"))
+    places = min(_PLACES, max(0, 2 - math.floor(math.log10(least)))) if least else _PLACES
+    while places < _PLACES and least != most and f"{least:.{places}f}" == f"{most:.{places}f}":
+        places += 1
+    return [f"{one:.{places}f}" for one in (median, least, most)]
 
 
 def of_catches(record: Record) -> str:
@@ -171,8 +199,8 @@ def costs(device: str) -> str:
     lines = ["| ratio, less is better | median | least | most | runs |"]
     lines.append("| --- | ---: | ---: | ---: | ---: |")
     for name, each in figures.items():
-        numbers = " | ".join(f"{each[key]:.2f}" for key in ("median", "least", "most"))
-        lines.append(f"| {name} | {numbers} | {each['runs']} |")
+        cells = (WORDS.get(name, name), *numbers(each), str(each["runs"]))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *(source(name) for name in names)])
 
 
