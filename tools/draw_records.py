@@ -8,6 +8,7 @@ with the records (``tests/repo/test_draw_records.py``); after a new record, run 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -37,6 +38,10 @@ METHODS = {
     "absent": "this plugin, no GPU simulated",
     "present": "this plugin, a GPU simulated",
 }
+ASK_TORCH = ("torch", "vllm")
+"""The methods of these that ask torch, and can see nothing where it is not imported."""
+# What benchmarks/catch_rate.py writes of the specimens that import torch.
+_WITH_TORCH = re.compile(r"torch's flag can see nothing\. Of the other (\d+) it sees \d+\.")
 WORDS = {
     "work of a kind, under `run`, to alone": (
         "program of JSON, regexes and threads, CPU, under `run`, to alone"
@@ -59,17 +64,18 @@ _INK, _FAINT, _FULL, _HALF = "#24292f", "#d0d7de", "#1a7f37", "#9bd3ae"
 
 
 class Record(NamedTuple):
-    """A record and what its line of JSON says."""
+    """A record, what its line of JSON says, and all of its text."""
 
     name: str
     data: Mapping[str, Any]
+    text: str = ""
 
 
 def newest(topic: str, device: str, folder: Path = RESULTS) -> Record | None:
     """Return the newest record of a topic that has a line of JSON; None if there is none."""
     for file in kept(topic, device, folder):
         with suppress(ValueError):  # one that was written by hand
-            return Record(file.name, document(file))
+            return Record(file.name, document(file), file.read_text(encoding="utf-8"))
     return None
 
 
@@ -109,20 +115,34 @@ def numbers(figure: Mapping[str, Any]) -> list[str]:
 
 
 def of_catches(record: Record) -> str:
-    """Return the picture of specimens: how many each method tells, and with the right line."""
+    """Return the picture of specimens: how many each method tells, and with the right line.
+
+    Raises:
+        ValueError: the record does not say how many of them import torch.
+
+    """
     totals = record.data["forks"]["totals"]
-    parts = []
+    if (found := _WITH_TORCH.search(record.text)) is None:
+        raise ValueError(f"{record.name} does not say how many specimens import torch")
+    parts, with_torch = [], int(found[1])
     for number, (name, words) in enumerate(METHODS.items()):
         each, top = totals[name], _TOP + _ROW * number
         whole = (_WIDTH - _LABEL - 220) / each["specimens"]
         parts.append(_text(_LABEL - 10, top + 15, words, "end"))
         parts.append(_bar(_LABEL, top + 6, whole * each["caught"], _HALF))
         parts.append(_bar(_LABEL, top + 6, whole * each["right_line"], _FULL))
-        told = f"{each['caught']} of {each['specimens']}, line {each['right_line']}, "
+        asked = f"the {with_torch} that import torch" if name in ASK_TORCH else each["specimens"]
+        told = f"{each['caught']} of {asked}, line {each['right_line']}, "
         told += f"false {each['false_alarms']}"
         parts.append(_text(_LABEL + whole * each["caught"] + 8, top + 15, told, "start"))
+    every = totals["torch"]["specimens"]
+    without = (
+        f"{every - with_torch} of the {every} run without torch: there its flag can see nothing, "
+    )
+    without += "nor can vLLM's guard, which asks it."
+    parts.append(_text(12, _TOP + _ROW * len(METHODS) + 15, without, "start"))
     title = "Fork specimens told (light), and told with the line to change (dark)"
-    return _picture(title, record.name, parts, len(METHODS))
+    return _picture(title, record.name, parts, len(METHODS) + 1)
 
 
 def of_soak(record: Record) -> str:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.repo.test_figures import has
+from tests.specimens.catalog import CATALOG
 from tools import draw_records
 from tools.draw_records import PAGE, Record
 
@@ -96,11 +97,21 @@ def test_a_name_of_a_record_that_says_too_little_is_told_in_other_words(
             assert name not in text
 
 
-def test_what_each_method_tells_is_in_the_picture() -> None:
+def test_what_each_method_tells_is_in_the_picture_and_of_what_torch_can_see(
+    benchmark: Callable[[str], Any],
+) -> None:
     each = {"specimens": 4, "caught": 2, "right_line": 1, "false_alarms": 0}
-    totals = dict.fromkeys(draw_records.METHODS, each)
-    picture = draw_records.of_catches(Record("x.md", {"forks": {"totals": totals}}))
-    assert picture.count("2 of 4, line 1, false 0") == len(totals)
+    data = {"forks": {"totals": dict.fromkeys(draw_records.METHODS, each)}}
+    verdict = benchmark("catch_words").Verdict(True, False, False)
+    importing = [one.name for one in CATALOG if one.needs][:2]
+    specimens = [*importing, *[one.name for one in CATALOG if not one.needs][:2]]
+    said = benchmark("catch_rate").hint({name: {"torch": verdict} for name in specimens})
+    picture = draw_records.of_catches(Record("x.md", data, said))
+    assert picture.count("2 of the 2 that import torch, line 1, false 0") == 2
+    assert picture.count("2 of 4, line 1, false 0") == len(draw_records.METHODS) - 2
+    assert "2 of the 4 run without torch" in picture
+    with pytest.raises(ValueError, match=r"x\.md does not say how many specimens import torch"):
+        draw_records.of_catches(Record("x.md", data))
 
 
 def test_each_loop_has_a_line_from_its_first_look_to_its_last() -> None:
@@ -127,7 +138,8 @@ def test_the_newest_record_is_the_one_with_the_latest_date(tmp_path: Path) -> No
         (tmp_path / f"{name}.md").write_text(text, encoding="utf-8")
     (tmp_path / "record_cpu_2026-03-01.md").write_text("written by hand", encoding="utf-8")
     found = draw_records.newest("record", "cpu", tmp_path)
-    assert found == ("record_cpu_2026-01-10_10.md", {"name": "record_cpu_2026-01-10_10"})
+    assert found is not None
+    assert found[:2] == ("record_cpu_2026-01-10_10.md", {"name": "record_cpu_2026-01-10_10"})
     assert draw_records.newest("other", "cpu", tmp_path) is None
 
 
