@@ -332,27 +332,6 @@ def test_long_parts_run_only_with_all_or_by_name_and_the_list_runs_nothing(
         assert "minutes on two cores" in capsys.readouterr().err  # before it starts
 
 
-def test_the_list_says_of_each_part_what_the_table_of_the_docs_says(
-    benchmark: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    listed = []
-    for options in (["--list"], ["--list", "--gpu"]):
-        assert benchmark("bench_all").main(options) == 0
-        listed += table_rows(capsys.readouterr().out)
-    page = (PROJECT / "docs" / "explanation" / "measured.md").read_text(encoding="utf-8")
-    _, _, of_parts = page.partition("tools/draw_records.py: parts -->")
-    (header, *rows), again = table_rows(of_parts), listed.index(listed[0], 1)
-    assert listed[0] == listed[again] == header
-    assert listed[1:again] + listed[again + 1 :] == rows
-
-
-def table_rows(text: str) -> list[list[str]]:
-    """Return the cells of the lines of a table, but for the rule and marks of code."""
-    lines = [line.replace("`", "") for line in text.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    return [row for row in cells if not all(set(cell) <= set("-:") for cell in row)]
-
-
 @pytest.mark.parametrize("aloud", [True, False])
 def test_what_a_command_says_while_it_runs_is_shown_if_it_is_to_be(
     benchmark: Callable[[str], Any],
