@@ -134,12 +134,15 @@ release-check: $(RELEASE_VENV)/installed
 
 # Ratios to peers, each part some times in turns: BENCHARGS="--only import run --save --against-last";
 # --all and names of long parts run what takes hours. The peers' interpreter has a pytest that pytest-forked
-# works with.
-bench: $(STAMP) $(BENCH_VENV)/installed
-	@$(PY) benchmarks/bench_all.py --peers "$(BENCH_VENV)/bin/python" $(BENCHARGS)
+# works with. The list of the parts needs no package: it takes an environment if there is one, and makes none.
+LISTED := $(filter --list --help -h,$(BENCHARGS))
+BENCH_PY := $(if $(LISTED),$(if $(wildcard $(VENV)/bin/python),$(PY),"$(PYTHON)"),$(PY))
 
-bench-gpu: $(STAMP)
-	@$(PY) benchmarks/bench_all.py --gpu $(BENCHARGS)
+bench: $(if $(LISTED),,$(STAMP) $(BENCH_VENV)/installed)
+	@$(BENCH_PY) benchmarks/bench_all.py --peers "$(BENCH_VENV)/bin/python" $(BENCHARGS)
+
+bench-gpu: $(if $(LISTED),,$(STAMP))
+	@$(BENCH_PY) benchmarks/bench_all.py --gpu $(BENCHARGS)
 
 # All benchmarks by which a change is judged, with the code of BEFORE and of this checkout in turns.
 bench-against: $(STAMP)

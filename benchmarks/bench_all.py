@@ -12,8 +12,8 @@ Parts whose figures are ratios run some times, in turns; a figure is the median,
 stand beside it. Every figure is a ratio of two things of the same run, less being better. A long
 part (``--all``, or named) runs once, after them, and keeps a record of its own, which the record of
 all names; its exit status is its verdict. Where there are several GPUs, long parts that need one
-and time something run side by side, each on its own. What fails does not keep the others from
-running.
+run side by side, each on its own, but for those that say why nothing may run beside them: they
+follow. What fails does not keep the others from running.
 
 Against the last record a figure is worse if its median is more than ``--allowed`` above that of
 the record and its least above the record's most; one of counts, if it is above at all. Parts in
@@ -36,15 +36,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import part_table
 import record_guard
 from arguments import above_zero
 from last_line import last_line
 from long_parts import LONG_CPU, LONG_GPU
-from record_parts import CPU, GPU, Part
+from record_parts import CPU, GPU, ROUNDS, Part
 from results_file import PROJECT, machine, parser, publish, table
 
 HEADER = ("ratio, less is better", "median", "least", "most", "runs")
-LISTED = ("part", "runs", "minutes", "needs", "is", "own record")
 _ENDED = "ended by hand before it was done"
 _ERRORS = (RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, OSError)
 """Of a run, or of a reader of figures that are not as it expects them."""
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    made = parser("The benchmarks of a kind of machine.", rounds=3)
+    made = parser("The benchmarks of a kind of machine.", rounds=ROUNDS)
     made.add_argument("--gpu", action="store_true", help="those that need a GPU")
     made.add_argument("--only", nargs="+", metavar="PART", help="some of the parts")
     made.add_argument("--all", action="store_true", help="the long ones, too")
@@ -128,14 +128,10 @@ def _chosen(options: argparse.Namespace) -> list[str]:
 
 def shown(parts: Mapping[str, Part], rounds: int) -> str:
     """Return a table of the parts, with how long they take."""
-    rows, whole = [], 0.0
-    for name, part in parts.items():
-        runs = 1 if part.long else rounds
-        whole += runs * part.minutes
-        minutes = f"{runs * part.minutes:.1f}".removesuffix(".0")
-        rows.append([name, str(runs), minutes, ", ".join(part.wanted), part.script, part.topic])
+    whole = part_table.minutes(parts, rounds)
     about = f"{whole:.0f}" if whole >= 1 else f"{whole:.1f}"
-    return f"{table(LISTED, rows)}\n\nAbout {about} minutes on two cores with nothing else."
+    listed = table(part_table.HEADER, part_table.rows(parts, rounds))
+    return f"{listed}\n\nAbout {about} minutes on two cores with nothing else."
 
 
 def take_turns(
@@ -180,8 +176,7 @@ def _side_by_side(
     run: Callable[[str, str], None], parts: Mapping[str, Part], long: Sequence[str]
 ) -> list[str]:
     """Run those that need one GPU, each on one of its own, longest first; return the others."""
-    # Parts that count keep all cores busy, which would slow the others down.
-    those = [name for name in long if parts[name].gpus == 1 and not parts[name].counts]
+    those = [name for name in long if parts[name].gpus == 1 and not parts[name].alone]
     cards = visible_cards()
     if len(cards) < 2 or len(those) < 2:
         return list(long)

@@ -5,6 +5,9 @@ and after it reported once each, as passed; what it printed before is in its rep
 file or shared memory is there when the session has ended; and a bounded time. Prints tables and a
 last line of JSON. ``make bench BENCHARGS="--only faults"`` runs it beside the other plugins.
 
+Each way runs a plain session first. A plugin of others that gets this wrong, as it does not work
+with this pytest, is not measured, which the record says; with ours the run ends.
+
     python benchmarks/faults.py [--methods ...] [--xdist no] [--only WORD] [--save]
 """
 
@@ -23,6 +26,7 @@ from typing import Any
 from arguments import at_least, some
 from fault_cases import KINDS, Fault
 from fault_cases import faults as all_faults
+from fault_control import control
 from fault_sessions import LIMIT, METHODS, PROMISES, lacking, measure, mounts_are_allowed
 from results_file import parser, publish, table
 
@@ -51,8 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{sys.executable} has no {', '.join(gone)}: `make .venv-bench/installed` makes an "
             "environment that has all, or choose others by --methods and --xdist"
         )
-    found = _campaign(faults, ways, options.jobs, options.keep)
-    text, data = report(faults, found)
+    unable = _unable(ways, options.jobs)
+    of_ours = [way for way in unable if METHODS[ways[way][0]].ours]
+    if of_ours or len(unable) == len(ways):
+        raise SystemExit("\n".join(f"{way}: {unable[way]}" for way in of_ours or unable))
+    able = {way: how for way, how in ways.items() if way not in unable}
+    found = _campaign(faults, able, options.jobs, options.keep)
+    text, data = report(faults, found, unable)
     publish(options.topic, "Faults, and which promises are kept", text, data, save=options.save)
     ours = [of for key, of in found.items() if METHODS[ways[key][0]].ours]
     return int(any(broken(kept) for of in ours for kept in of.values()))
@@ -69,6 +78,13 @@ def _parser() -> argparse.ArgumentParser:
         "--keep", type=Path, help="a file for what is judged; what it holds is not run again"
     )
     return made
+
+
+def _unable(ways: Mapping[str, tuple[str, bool]], jobs: int) -> dict[str, str]:
+    """Return the ways that get a plain session wrong, each with what is wrong."""
+    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(jobs) as pool:
+        asked = {way: pool.submit(control, *how, Path(made)) for way, how in ways.items()}
+        return {way: why for way, told in asked.items() if (why := told.result())}
 
 
 def _campaign(
@@ -124,8 +140,17 @@ def letters(kept: Sequence[bool]) -> str:
     return "".join(letter for letter, one in zip(_LETTERS, kept, strict=True) if not one)
 
 
-def report(faults: Sequence[Fault], found: Found) -> tuple[str, dict[str, Any]]:
-    """Return the tables, and the data for the line of JSON."""
+def report(
+    faults: Sequence[Fault], found: Found, unable: Mapping[str, str]
+) -> tuple[str, dict[str, Any]]:
+    """Return the tables, and the data for the line of JSON.
+
+    Args:
+        faults: what was run.
+        found: which promises were kept.
+        unable: the ways that were not measured, each with why.
+
+    """
     totals = {
         key: {name: sum(kept[i] for kept in of.values()) for i, name in enumerate(PROMISES)}
         | {"all five": sum(all(kept) for kept in of.values())}
@@ -138,10 +163,12 @@ def report(faults: Sequence[Fault], found: Found) -> tuple[str, dict[str, Any]]:
     peers = sorted(
         f"{each.name} {each.version}" for each in distributions() if each.name in METHODS
     )
+    not_measured = [f"- not measured: {way}: {why}" for way, why in unable.items()]
     text = "\n\n".join([
         f"{len(faults)} faults, time limit {LIMIT} s, `/dev/shm` of a session: {shared}. "
         f"{', '.join(peers)}.",
         table(header, rows),
+        *(["\n".join(not_measured)] if unable else []),
         "Promises not kept: o outcome, n neighbours (the tests before and after it), p what it "
         "printed, l something left, t time.",
         table(("fault", *found), each_one),
@@ -153,6 +180,7 @@ def report(faults: Sequence[Fault], found: Found) -> tuple[str, dict[str, Any]]:
             key: {name: broken(kept) for name, kept in of.items() if not all(kept)}
             for key, of in found.items()
         },
+        "not_measured": dict(unable),
     }
     return text, data
 

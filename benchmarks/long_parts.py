@@ -171,6 +171,7 @@ LONG_GPU = {
         gpus=1,
         topic="catch_rate",
         counts=True,
+        alone="it keeps all cores busy",
     ),
     "soak": Part(
         "benchmarks/soak.py",
@@ -201,6 +202,7 @@ LONG_GPU = {
         minutes=1,
         gpus=1,
         topic="speculation",
+        alone="its times are the processor's",
     ),
     "tp": Part(
         *("benchmarks/bench_tp.py", ["--ranks", "1", "2", "4"], _nothing),

@@ -15,6 +15,8 @@ Data = Mapping[str, Any]
 XDIST = "pytest-xdist"
 Figures = Callable[[Data], dict[str, float]]
 LEAST_SECONDS = 1800.0
+ROUNDS = 3
+"""How many times parts in turns run, if nothing else is asked for."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Part:
         topic: what the name of its own record begins with; "" for a part in turns, whose figures
             are in the record of all.
         counts: whether its figures are of counts: there is no spread, and none may get worse.
+        alone: why nothing may run beside it where long parts run side by side; "" where it may.
 
     """
 
@@ -48,18 +51,24 @@ class Part:
     fetches: bool = False
     topic: str = ""
     counts: bool = False
+    alone: str = ""
 
     @property
     def long(self) -> bool:
-        """Whether it runs only where it is asked for, alone, and keeps a record of its own."""
+        """Whether it runs only where it is asked for, once, and keeps a record of its own."""
         return bool(self.topic)
+
+    def runs(self, rounds: int) -> int:
+        """Return how many times it runs where parts in turns run so many times."""
+        return 1 if self.long else rounds
 
     @property
     def wanted(self) -> list[str]:
         """Return in words what it needs."""
         found = [*self.needs, *(["the other plugins"] if self.peers else [])]
         found += ["packages from an index"] if self.fetches else []
-        return found + ([f"{self.gpus} GPU{'s' * (self.gpus > 1)}"] if self.gpus else [])
+        found += [f"{self.gpus} GPU{'s' * (self.gpus > 1)}"] if self.gpus else []
+        return found + ([f"nothing beside it ({self.alone})"] if self.alone else [])
 
     @property
     def command(self) -> list[str]:

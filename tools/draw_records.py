@@ -8,6 +8,7 @@ with the records (``tests/repo/test_draw_records.py``); after a new record, run 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,9 +18,10 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+import part_table
 from long_parts import LONG_CPU, LONG_GPU
-from record_guard import TOPIC, last
-from record_parts import CPU, GPU
+from record_guard import last
+from record_parts import CPU, GPU, ROUNDS
 from results_file import PROJECT, RESULTS, document, kept
 
 PAGE = PROJECT / "docs" / "explanation" / "measured.md"
@@ -36,23 +38,44 @@ METHODS = {
     "absent": "this plugin, no GPU simulated",
     "present": "this plugin, a GPU simulated",
 }
+ASK_TORCH = ("torch", "vllm")
+"""The methods of these that ask torch, and can see nothing where it is not imported."""
+# What benchmarks/catch_rate.py writes of the specimens that import torch.
+_WITH_TORCH = re.compile(r"torch's flag can see nothing\. Of the other (\d+) it sees \d+\.")
+WORDS = {
+    "work of a kind, under `run`, to alone": (
+        "program of JSON, regexes and threads, CPU, under `run`, to alone"
+    ),
+    "1 GPUs packed, to the best packing found": (
+        "time of tests packed on 1 GPU, to the best packing found"
+    ),
+    "2 GPUs packed, to the best packing found": (
+        "time of tests packed on 2 GPUs, to the best packing found"
+    ),
+}
+"""What a reader is told of figures whose names in records say too little.
+
+The names stay as they are: by them a figure is compared with that of the last record.
+"""
+_PLACES = 4  # of a figure in a record
 _WIDTH, _ROW, _LABEL, _TOP = 900, 26, 440, 54
 _SOAK_ROWS = 8
 _INK, _FAINT, _FULL, _HALF = "#24292f", "#d0d7de", "#1a7f37", "#9bd3ae"
 
 
 class Record(NamedTuple):
-    """A record and what its line of JSON says."""
+    """A record, what its line of JSON says, and all of its text."""
 
     name: str
     data: Mapping[str, Any]
+    text: str = ""
 
 
 def newest(topic: str, device: str, folder: Path = RESULTS) -> Record | None:
     """Return the newest record of a topic that has a line of JSON; None if there is none."""
     for file in kept(topic, device, folder):
         with suppress(ValueError):  # one that was written by hand
-            return Record(file.name, document(file))
+            return Record(file.name, document(file), file.read_text(encoding="utf-8"))
     return None
 
 
@@ -71,29 +94,55 @@ def of_costs(record: Record) -> str:
     for number, (name, each) in enumerate(figures.items()):
         top = _TOP + _ROW * number
         left, right, middle = at(each["least"]), at(each["most"]), at(each["median"])
-        parts.append(_text(_LABEL - 10, top + 15, name, "end"))
+        parts.append(_text(_LABEL - 10, top + 15, WORDS.get(name, name), "end"))
         parts.append(_bar(left, top + 6, max(right - left, 1.5), _HALF))
         parts.append(_bar(middle - 1.5, top + 3, 3, _FULL, height=18))
-        parts.append(_text(right + 8, top + 15, f"{each['median']:.2f}", "start"))
+        parts.append(_text(right + 8, top + 15, numbers(each)[0], "start"))
     title = "Ratios, less is better, on a logarithmic scale: median, and least to most"
     return _picture(title, record.name, parts, len(figures))
 
 
+def numbers(figure: Mapping[str, Any]) -> list[str]:
+    """Return median, least and most of a figure, with as many places each.
+
+    The smallest has three significant digits, or more until least and most differ.
+    """
+    median, least, most = (figure[key] for key in ("median", "least", "most"))
+    places = min(_PLACES, max(0, 2 - math.floor(math.log10(least)))) if least else _PLACES
+    while places < _PLACES and least != most and f"{least:.{places}f}" == f"{most:.{places}f}":
+        places += 1
+    return [f"{one:.{places}f}" for one in (median, least, most)]
+
+
 def of_catches(record: Record) -> str:
-    """Return the picture of specimens: how many each method tells, and with the right line."""
+    """Return the picture of specimens: how many each method tells, and with the right line.
+
+    Raises:
+        ValueError: the record does not say how many of them import torch.
+
+    """
     totals = record.data["forks"]["totals"]
-    parts = []
+    if (found := _WITH_TORCH.search(record.text)) is None:
+        raise ValueError(f"{record.name} does not say how many specimens import torch")
+    parts, with_torch = [], int(found[1])
     for number, (name, words) in enumerate(METHODS.items()):
         each, top = totals[name], _TOP + _ROW * number
         whole = (_WIDTH - _LABEL - 220) / each["specimens"]
         parts.append(_text(_LABEL - 10, top + 15, words, "end"))
         parts.append(_bar(_LABEL, top + 6, whole * each["caught"], _HALF))
         parts.append(_bar(_LABEL, top + 6, whole * each["right_line"], _FULL))
-        told = f"{each['caught']} of {each['specimens']}, line {each['right_line']}, "
+        asked = f"the {with_torch} that import torch" if name in ASK_TORCH else each["specimens"]
+        told = f"{each['caught']} of {asked}, line {each['right_line']}, "
         told += f"false {each['false_alarms']}"
         parts.append(_text(_LABEL + whole * each["caught"] + 8, top + 15, told, "start"))
+    every = totals["torch"]["specimens"]
+    without = (
+        f"{every - with_torch} of the {every} run without torch: there its flag can see nothing, "
+    )
+    without += "nor can vLLM's guard, which asks it."
+    parts.append(_text(12, _TOP + _ROW * len(METHODS) + 15, without, "start"))
     title = "Fork specimens told (light), and told with the line to change (dark)"
-    return _picture(title, record.name, parts, len(METHODS))
+    return _picture(title, record.name, parts, len(METHODS) + 1)
 
 
 def of_soak(record: Record) -> str:
@@ -170,8 +219,8 @@ def costs(device: str) -> str:
     lines = ["| ratio, less is better | median | least | most | runs |"]
     lines.append("| --- | ---: | ---: | ---: | ---: |")
     for name, each in figures.items():
-        numbers = " | ".join(f"{each[key]:.2f}" for key in ("median", "least", "most"))
-        lines.append(f"| {name} | {numbers} | {each['runs']} |")
+        cells = (WORDS.get(name, name), *numbers(each), str(each["runs"]))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *(source(name) for name in names)])
 
 
@@ -188,13 +237,11 @@ def source(name: str) -> str:
 
 def parts() -> str:
     """Return the table of what `make bench` and `make bench-gpu` run."""
-    lines = ["| part | runs | minutes, about | needs | keeps |"]
-    lines.append("| --- | --- | ---: | --- | --- |")
+    lines = [f"| {' | '.join(part_table.HEADER)} |", "| --- | --- | ---: | ---: | --- | --- |"]
     for listed in (CPU, LONG_CPU, GPU, LONG_GPU):
-        for name, part in listed.items():
-            kept_as = f"`{part.topic}`" if part.long else f"in `{TOPIC}`"
-            cells = (f"`{part.script}`", f"{part.minutes:g}", ", ".join(part.wanted), kept_as)
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+        for name, script, minutes, runs, needs, topic in part_table.rows(listed, ROUNDS):
+            cells = (name, f"`{script}`", minutes, runs, needs, f"`{topic}`")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

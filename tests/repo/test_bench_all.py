@@ -251,15 +251,25 @@ def test_long_parts_of_one_gpu_run_side_by_side_each_on_its_own(
 
     monkeypatch.setattr(every, "last_line", last_line)
     one = {"topic": "t", "gpus": 1}
-    alone = {"two": {"topic": "t", "gpus": 2}, "counts": {**one, "counts": True}}
+    alone = {"two": {"topic": "t", "gpus": 2}, "busy": {**one, "alone": "all cores"}}
     parts = listed(benchmark, **alone, a=one, b=one, short={"gpus": 1})
     found = every.take_turns(parts, 1, "")
     assert ran[0] == ("short.py", "all")
     assert {name for name, _ in ran[1:3]} == {"a.py", "b.py"}
     assert {card for _, card in ran[1:3]} == {"3", "5"}
-    assert ran[3:] == [("two.py", "all"), ("counts.py", "all")]
+    assert ran[3:] == [("two.py", "all"), ("busy.py", "all")]
     assert found.failed == {"b": "b: no way"}
-    assert set(found.records) == {"a", "two", "counts"}
+    assert set(found.records) == {"a", "two", "busy"}
+
+
+def test_what_keeps_the_processor_busy_or_is_slowed_down_by_that_runs_alone(
+    benchmark: Callable[[str], Any],
+) -> None:
+    parts = benchmark("long_parts").LONG_GPU
+    assert [name for name, part in parts.items() if part.alone] == ["catch", "drafts"]
+    for part in parts.values():
+        assert not part.counts or part.alone
+        assert not part.alone or f"nothing beside it ({part.alone})" in part.wanted
 
 
 def test_without_a_gpu_to_be_seen_parts_that_need_one_are_absent(

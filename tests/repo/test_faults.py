@@ -151,6 +151,7 @@ def test_what_an_earlier_run_has_judged_is_not_run_again(
         return {each.name: [True] * 4 + [each.name == "exit_1"] for each in group}
 
     monkeypatch.setattr(campaign, "measure", measure)
+    monkeypatch.setattr(campaign, "control", lambda *_: "")
     known, keep = ["fork -n 2", "exit_0", [False] * 5], tmp_path / "kept"
     keep.write_text(json.dumps(known) + "\n")
     arguments = ["--methods", "fork", "--only", "exit_", "--keep", str(keep)]
@@ -170,7 +171,7 @@ def test_what_an_earlier_run_has_judged_is_not_run_again(
 
 def test_the_report_counts_promises_and_names_those_not_kept() -> None:
     faults, found = [fault()], {"fork": {"dies": [True, True, False, True, True]}}
-    text, data = module("faults").report(faults, found)
+    text, data = module("faults").report(faults, found, {"other": "it can't"})
     assert data["totals"]["fork"] == {
         "outcome": 1,
         "others": 1,
@@ -181,7 +182,94 @@ def test_the_report_counts_promises_and_names_those_not_kept() -> None:
     }
     assert data["not_kept"] == {"fork": {"dies": "output"}}
     assert "| dies  |    p |" in text
+    assert data["not_measured"] == {"other": "it can't"}
+    assert "\n- not measured: other: it can't\n" in text
     assert json.loads(json.dumps(data)) == data
+
+
+def plain(**fields: Any) -> Any:
+    """Return what a plain session did, its passing test as said."""
+    sessions, make = module("fault_sessions"), module("fault_sessions").Case
+    found = [
+        make(
+            f"test_{each.name}",
+            name,
+            frozenset({"failed"}) if (each.name, name) == ("fails", "test_fault") else frozenset(),
+            output=f"said-{each.name}.\n",
+        )
+        for each in module("fault_control").PLAIN
+        for name in ("test_before", "test_fault", "test_after")
+    ]
+    found[1] = replace(found[1], **fields)
+    return sessions.Seen(found, ended=True)
+
+
+def test_a_plain_session_is_right_or_what_it_got_wrong_is_told() -> None:
+    complaint, left = module("fault_control").complaint, module("fault_sessions").Left
+    assert complaint("none", plain()) == ""
+    assert complaint("none", replace(plain(), left=[left("a file")])) == ""
+    start = "cannot run a plain test here: of one that passes it gets wrong: "
+    broken = {"said": frozenset({"error"}), "words": "it died\nand more"}
+    assert complaint("none", plain(**broken)) == f"{start}outcome (it died)"
+    assert complaint("none", plain(output="")) == f"{start}output"
+    assert complaint("none", replace(plain(), ended=False)) == f"{start}time"
+    nothing = module("fault_sessions").Seen([], ended=True)
+    assert complaint("none", nothing) == f"{start}outcome, others, output, time"
+
+
+def test_a_way_that_gets_a_plain_session_wrong_has_no_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    campaign = module("faults")
+    wrong = {"none": "it can't"}
+    monkeypatch.setattr(campaign, "control", lambda method, *_: wrong.get(method, ""))
+    measured: list[str] = []
+
+    def measure(group: list[Any], method: str, *_: Any) -> dict[str, list[bool]]:
+        measured.append(method)
+        return {each.name: [True] * 5 for each in group}
+
+    monkeypatch.setattr(campaign, "measure", measure)
+    arguments = ["--only", "exit_0", "--xdist", "no", "--methods"]
+    assert campaign.main([*arguments, "fork", "none"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["not_measured"] == wrong
+    assert set(told["totals"]) == set(told["not_kept"]) == {"fork"}
+    assert measured == ["fork"]
+    with pytest.raises(SystemExit, match="none: it can't"):
+        campaign.main([*arguments, "none"])
+    wrong["fork"] = "nor this"
+    with pytest.raises(SystemExit, match="fork: nor this") as ended:
+        campaign.main([*arguments, "fork", "none", "helper-fork"])
+    assert "none" not in str(ended.value)
+    assert measured == ["fork"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "xdist", "arguments", "words"),
+    [
+        ("fork", False, (), ""),
+        ("fork", True, (), ""),
+        ("none", False, (), ""),
+        ("none", True, ("-k", "not before"), "passes it gets wrong: others"),
+        ("none", False, ("--capture=no",), "passes it gets wrong: output"),
+        ("none", False, ("-p", "no:python"), "passes it gets wrong: outcome, others, output, time"),
+    ],
+)
+def test_a_plain_session_is_run_in_each_way(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    method: str,
+    xdist: bool,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    methods = module("fault_sessions").METHODS
+    given = replace(methods[method], arguments=(*methods[method].arguments, *arguments))
+    monkeypatch.setitem(methods, method, given)
+    said = module("fault_control").control(method, xdist, tmp_path)
+    assert said == (words and f"cannot run a plain test here: of one that {words}")
 
 
 def test_there_are_sixty_faults_and_more_each_with_a_name_of_its_own() -> None:
