@@ -119,6 +119,8 @@ class ForkServer:
         self._parent = os.getppid()
         self._attended: dict[int, tuple[int, bytes]] = {}
         """Process id and cookie of each attended child by its pidfd."""
+        self._reaped: dict[bytes, int] = {}
+        """The cookies of those that have ended; others may have their numbers now."""
         self._jobs = UnattendedJobs(self, settings.limits)
         self._memory: freeze_before_fork.Collapse | None = None
         self._forks = 0
@@ -348,8 +350,10 @@ class ForkServer:
         """Clear away a dead child, with what is left of its process group.
 
         After a crash the parent ends its descendants, by their mark: some of them tidy up first.
+        Unless that is gone: a child that sees it may end before this sees it.
         """
         pid, cookie = self._attended.pop(pidfd)
+        self._reaped[cookie] = 0
         self.poller.unregister(pidfd)
         died = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         well = died is not None and died.si_code == os.CLD_EXITED and died.si_status == 0
@@ -375,7 +379,8 @@ class ForkServer:
                 os.kill(pid, signal.SIGKILL)
         try:
             self._jobs.end()
-            leftovers.end({cookie: pid for pid, cookie in self._attended.values()})
+            running = {cookie: pid for pid, cookie in self._attended.values()}
+            leftovers.end({**self._reaped, **running})
         finally:  # where no descriptor is left to look for what they have started, too
             self._reap_all()
 

@@ -239,7 +239,10 @@ def test_not_allowed():
 
 
 @needs_torch
-def test_workers_of_a_data_loader_may_fork_and_are_watched(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("args", [(), ("--cuda-fork-allow=pkg.workers,another",)])
+def test_workers_of_a_data_loader_may_fork_and_are_watched(
+    pytester: pytest.Pytester, args: tuple[str, ...]
+) -> None:
     pytester.makepyfile(
         module(
             """
@@ -265,7 +268,7 @@ def test_touching_workers():
 """
         )
     )
-    result = check(pytester, "fork")
+    result = check(pytester, "fork", *args)
     assert outcomes(result) == {
         "test_harmless_workers": "PASSED",
         "test_touching_workers": "FAILED",

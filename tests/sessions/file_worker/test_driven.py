@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.isolation import is_gone
+from tests.support.isolation import is_gone, lives
 from tests.support.native import ROOT, needs_libraries
 from tests.support.signs import wait_until
 
@@ -140,6 +140,52 @@ def test_whatever_ends_the_worker_nothing_is_left(tmp_path: Path, drive: Any, ho
     status, _ = driver.end()
     assert status == (-signal.SIGKILL if how == "SIGKILL" else 143)
     assert [pid for pid in pids if not is_gone(pid)] == []
+
+
+LEAVES = """
+import os, signal, socket, subprocess, time
+
+def started(what):
+    # Fork, and return the process that says that it is there; what is done there first.
+    read, write = os.pipe()
+    if os.fork() == 0:
+        what()
+        os.write(write, str(os.getpid()).encode())
+        os.closerange(0, 3)
+        time.sleep(600)
+    return int(os.read(read, 20))
+
+def become_daemon():
+    os.setsid()
+    if os.fork() != 0:
+        os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+def serve():
+    globals()["listening"] = socket.create_server(("127.0.0.1", 0))
+
+left = [started(become_daemon), started(serve), started(os.setpgrp)]
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+left.append(subprocess.Popen(["sleep", "600"], start_new_session=True, **quiet).pid)
+with open("pids", "w") as file:
+    print(*left, file=file)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), 9)"])
+def test_what_a_file_leaves_is_gone_when_it_is_told_and_the_next_file_runs(
+    tmp_path: Path, drive: Any, end: str
+) -> None:
+    (tmp_path / "leaves.py").write_text(LEAVES + end)
+    (tmp_path / "next.py").write_text("")
+    driver = drive()
+    assert driver.run("leaves.py")["returncode"] == (137 if end else 0)
+    pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 4
+    assert [pid for pid in pids if lives(pid)] == []
+    assert driver.run("next.py")["returncode"] == 0
+    driver.ask(command="stop")
+    assert driver.end()[0] == 0
 
 
 TOUCH = """

@@ -23,6 +23,8 @@ def test_waits():
     time.sleep(1000)
 {NEVER}
 """
+DETACHED = BODY.replace('"1000"]', '"1000"], start_new_session=True')
+"""A test whose descendant is in a session of its own."""
 SECONDS = 120
 """Far more than the second it should take, far less than the test would: others work here, too."""
 
@@ -75,7 +77,7 @@ def end(pytester: pytest.Pytester, process: subprocess.Popen[bytes]) -> str:
 def test_ctrl_c_ends_the_children_and_prints_the_summary(
     pytester: pytest.Pytester, method: str
 ) -> None:
-    process = start(pytester, method)
+    process = start(pytester, method, body=DETACHED)
     process.send_signal(signal.SIGINT)
     output = end(pytester, process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED
@@ -87,16 +89,12 @@ def test_ctrl_c_ends_the_children_and_prints_the_summary(
 def test_sigterm_ends_the_children_and_prints_the_summary(
     pytester: pytest.Pytester, method: str
 ) -> None:
-    process = start(pytester, method)
+    process = start(pytester, method, body=DETACHED)
     process.send_signal(signal.SIGTERM)
     output = end(pytester, process)
     assert process.returncode == 128 + signal.SIGTERM
     assert "Exit: SIGTERM came while test_d.py::test_waits ran" in output
     assert "1 passed in" in output
-
-
-DETACHED = BODY.replace('"1000"]', '"1000"], start_new_session=True')
-"""A test whose descendant is in a session of its own."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL])
@@ -111,6 +109,65 @@ def test_a_signal_that_kills_pytest_ends_the_children_and_all_that_they_have_sta
     child, grandchild = noted(pytester)
     assert is_gone(child)
     assert is_gone(grandchild)
+
+
+EXITS = """
+import os, threading, time
+def leave():
+    while not os.path.exists("READY"): time.sleep(0.02)
+    os._exit(3)
+if "_CUDAFORK_ISOLATED" not in os.environ:
+    threading.Thread(target=leave, daemon=True).start()
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_end_of_pytest_without_a_word_ends_the_children_and_all_that_they_have_started(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    process = start(pytester, method, EXITS, DETACHED)
+    end(pytester, process)
+    assert process.returncode == 3
+
+
+SHARED = """
+def test_leaves():
+    note(os.getpid())
+    note(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+def test_fails(): assert os.kill(OTHER, 0) is None and False
+def test_never(): open("NEVER", "w").close()
+"""
+IN_A_HOOK = """
+import os, pytest
+def pytest_runtest_logreport(report):
+    if report.when == "call" and report.failed: END
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        ("pass", 1),  # by -x
+        ("pytest.exit('enough', 5)", 5),
+        ("raise KeyboardInterrupt", 2),
+        ("raise ValueError", 3),
+        ("os._exit(7)", 7),
+    ],
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_an_end_of_the_session_between_tests_ends_their_process_and_all_that_it_has_started(
+    pytester: pytest.Pytester, method: str, how: str, status: int
+) -> None:
+    pytester.makeconftest(IN_A_HOOK.replace("END", how))
+    body = SHARED.replace("OTHER", f"int(open({str(pytester.path / 'notes')!r}).readlines()[1])")
+    pytester.makepyfile(test_d=module_of(pytester, body))
+    args = (f"--cuda-fork-isolate={method}", "--cuda-fork-isolate-scope=module", "-x")
+    result = run_session(pytester, *args)
+    assert result.ret == status
+    pids = noted(pytester)
+    assert len(pids) == 2
+    assert [pid for pid in pids if not is_gone(pid)] == []
+    assert not (pytester.path / "NEVER").exists()
 
 
 @pytest.mark.parametrize("fixture", ["run_forked", "run_spawned", "run_forkserver"])

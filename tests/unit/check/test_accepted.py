@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.baseline.culprit import Culprit
-from pytest_cudafork.baseline.entries import Accepted
+from pytest_cudafork.baseline.entries import KINDS, Accepted
 from pytest_cudafork.check.accepted import (
     Acceptance,
     Terms,
@@ -85,6 +85,39 @@ def test_while_the_baseline_is_written_all_with_a_culprit_is_accepted(notes: Not
     # All that is run by exec has this name.
     made = Finding(touch_at(4, stack=[["<string>", 2, "f", 3]]), CudaTouchError)
     assert acceptance.left([*findings, made]) == [findings[1], made]
+
+
+@pytest.mark.parametrize("everything", [True, False], ids=["update", "use"])
+@pytest.mark.parametrize("stack", [[], [["<string>", 2, "f", 3]]], ids=["none", "made"])
+def test_an_error_for_which_nobody_saw_the_line_is_never_accepted(
+    notes: Notes, everything: bool, stack: list[list[Any]]
+) -> None:
+    child, line = os.getpid() + 1, [["/repo/lib.py", 2, "f", 3]]
+    others = [LINE, Culprit("<string>", "f", ""), Culprit("", "", "")]
+    entries = {Accepted(kind, each): "start" for kind in KINDS for each in others}
+    terms = Terms("/repo", entries, everything=everything)
+    Acceptance(notes).begin(terms)
+    acceptance = Acceptance(notes)
+    assert acceptance.terms == terms
+    assert acceptance.of_fork() == ""  # nothing is known of this process
+    touch = {"k": "touch", "id": "t", "pid": os.getpid(), "t": 1, "stack": stack}
+    fork = {"k": "fork", "id": "f", "pid": os.getpid(), "t": 2, "verdict": "unguarded"}
+    fork["stack"] = line
+    made = {"k": "child", "id": "c", "pid": child, "t": 3, "parent": os.getpid(), "fork": "f"}
+    late = {"k": "touch", "id": "l", "pid": child, "t": 4, "poisoned": True, "stack": line}
+    for record in (touch, fork, made, late):
+        notes.ledger.append(str(record["k"]), **record)
+    history = notes.history()
+    findings = [
+        Finding(touch, CudaTouchError),
+        Finding(fork, CudaForkError),
+        Finding(late, PoisonedTouchError),
+    ]
+    causes = [each.cause(history) for each in findings]
+    assert [cause.id for cause in causes if cause is not None] == ["t", "t", "t"]
+    assert acceptance.left(findings) == findings
+    assert acceptance.of_fork() == ""
+    assert list(accepted_records(notes.records())) == []
 
 
 def test_without_a_baseline_nothing_is_accepted(notes: Notes) -> None:

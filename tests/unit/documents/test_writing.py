@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +35,42 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> Non
     assert path.read_text() == "new\n"
     assert reader.read() == "of yesterday, and longer\n", "who reads it reads no mixture"
     reader.close()
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+READER = """
+import sys
+numbers, reads, wrong = [0], 0, []
+while len(wrong) < 3 and (reads < 300 or len(set(numbers)) < 50):
+    reads += 1
+    try:
+        with open(sys.argv[1]) as file:
+            text = file.read()
+    except OSError as error:
+        wrong.append(repr(error))
+        continue
+    if not text or text != text[:9] * 20_000:
+        wrong.append(f"{len(text)} characters")
+    elif int(text[:9]) < numbers[-1]:
+        wrong.append("an older one")
+    else:
+        numbers.append(int(text[:9]))
+print(*wrong, sep=", ")
+"""
+"""Reads a file until it has seen many versions of it; says what was none, or was not there."""
+
+
+def test_who_reads_while_versions_are_written_reads_whole_ones(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    versions = (f"{number:8}\n" * 20_000 for number in itertools.count())
+    path.write_text(next(versions))
+    reader = subprocess.Popen(
+        [sys.executable, "-S", "-c", READER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    while reader.poll() is None:
+        write_at_once(str(path), next(versions))
+    out, _ = reader.communicate()
+    assert (reader.returncode, out) == (0, "\n")
     assert os.listdir(tmp_path) == ["r.json"]
 
 

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
@@ -109,6 +110,31 @@ def test_a_dead_child_is_reaped_and_told(parent: Parent) -> None:
     assert message == server_messages.ChildEnded(pid, -signal.SIGKILL)
     for fd in fds:
         os.close(fd)
+
+
+def test_what_a_child_leaves_that_ends_with_the_parent_is_ended(parent: Parent) -> None:
+    """The child sees that the parent is gone, and ends, before the server sees it."""
+    parent.server._fork_attended()
+    pid, fds = parent.child()
+    ((_, cookie),) = parent.server._attended.values()
+    left = subprocess.Popen(
+        ["sleep", "600"],
+        start_new_session=True,
+        preexec_fn=lambda: leftovers.mark_process(cookie),
+    )
+    try:
+        parent.sock.shutdown(socket.SHUT_RDWR)
+        os.kill(pid, signal.SIGKILL)
+        select.select([*parent.server._attended], [], [], 300)
+        while parent.server._serve_once():
+            pass
+        parent.server._end()
+        assert left.poll() == -signal.SIGKILL
+    finally:
+        left.kill()
+        left.wait()
+        for fd in fds:
+            os.close(fd)
 
 
 def test_a_child_that_nobody_needs_ends_well(parent: Parent) -> None:

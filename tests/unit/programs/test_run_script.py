@@ -14,7 +14,7 @@ from pytest_cudafork.errors import CudaForkError, CudaForkWarning, PoisonedTouch
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.programs.run_script import ScriptRunner
 from pytest_cudafork.settings.environment import COMMON_METHOD, VLLM_METHOD
-from tests.support.isolation import is_gone
+from tests.support.isolation import lives
 from tests.support.leaping_clock import LIMIT, leap_when
 
 FORKS_AFTER_A_TOUCH = """\
@@ -121,12 +121,14 @@ def test_a_time_limit_ends_all_of_it_and_tells_what_it_did(
 ) -> None:
     leap_when(monkeypatch, (here / "hangs").exists)
     script = written(
-        "import os, time, ctypes\n"
+        "import os, subprocess, sys, time, ctypes\n"
         "def hangs():\n"
         "    open('hangs', 'w')\n"
         "    time.sleep(10000)\n"
         "ctypes.CDLL('libcuda.so.1').cuInit(0)\n"
-        "print(os.getpid(), flush=True)\n"
+        "command = [sys.executable, '-S', '-c', 'import time; time.sleep(10000)']\n"
+        "apart = subprocess.Popen(command, start_new_session=True)\n"
+        "print(os.getpid(), apart.pid, flush=True)\n"
         "hangs()\n"
     )
     with pytest.raises(
@@ -138,7 +140,8 @@ def test_a_time_limit_ends_all_of_it_and_tells_what_it_did(
     assert caught.value.timeout == LIMIT
     assert len(result.touches) == 1
     assert "in hangs" in result.stderr
-    assert is_gone(int(result.stdout.split()[0]))
+    pids = [int(word) for word in result.stdout.split()[:2]]
+    assert [pid for pid in pids if lives(pid)] == [], "one was in a session of its own"
 
 
 def test_there_may_be_nothing_to_run(here: Path) -> None:
