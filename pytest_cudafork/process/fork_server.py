@@ -119,8 +119,8 @@ class ForkServer:
         self._parent = os.getppid()
         self._attended: dict[int, tuple[int, bytes]] = {}
         """Process id and cookie of each attended child by its pidfd."""
-        self._reaped: dict[bytes, int] = {}
-        """The cookies of those that have ended; others may have their numbers now."""
+        self._reaped: set[bytes] = set()
+        """The cookies of those that have ended; other processes may have their ids now."""
         self._jobs = UnattendedJobs(self, settings.limits)
         self._memory: freeze_before_fork.Collapse | None = None
         self._forks = 0
@@ -350,10 +350,11 @@ class ForkServer:
         """Clear away a dead child, with what is left of its process group.
 
         After a crash the parent ends its descendants, by their mark: some of them tidy up first.
-        Unless that is gone: a child that sees it may end before this sees it.
+        Where the parent has died, too, ``_end`` does that: a child may notice its death, and end,
+        before this process does.
         """
         pid, cookie = self._attended.pop(pidfd)
-        self._reaped[cookie] = 0
+        self._reaped.add(cookie)
         self.poller.unregister(pidfd)
         died = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         well = died is not None and died.si_code == os.CLD_EXITED and died.si_status == 0
@@ -380,7 +381,7 @@ class ForkServer:
         try:
             self._jobs.end()
             running = {cookie: pid for pid, cookie in self._attended.values()}
-            leftovers.end({**self._reaped, **running})
+            leftovers.end({**dict.fromkeys(self._reaped, 0), **running})
         finally:  # where no descriptor is left to look for what they have started, too
             self._reap_all()
 
