@@ -6,6 +6,7 @@ import atexit
 import builtins
 import ctypes
 import importlib
+import logging
 import os
 import signal
 import subprocess
@@ -217,8 +218,13 @@ def test_errors_that_nobody_can_hear_of_are_written_as_python_does(
 
 
 def test_what_the_function_logs_is_written_where_nobody_else_hears_of_it(
-    run: RunInChild, capfd: pytest.CaptureFixture[str]
+    run: RunInChild, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    root = logging.getLogger()  # where an imported library may have put a handler, and a level
+    of_pytest = [one for one in root.handlers if type(one).__module__ == "_pytest.logging"]
+    monkeypatch.setattr(root, "handlers", of_pytest)
+    monkeypatch.setattr(root, "level", logging.WARNING)
+
     def works() -> None:
         import logging
 
