@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
+from collections.abc import Iterator
 from typing import IO, Any
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, stat
@@ -46,30 +47,47 @@ class NotReplaced(OSError):
     """No other file can be put in the place of one, which itself may be writable."""
 
 
-def write_at_once(path: str, text: str) -> None:
+def write_at_once(path: str | os.PathLike[str], text: str, errors: str = "strict") -> None:
     """Write a file at once, so that who waits for it never reads a part.
 
     A link stays one, and so do the permissions of a file that was there.
 
+    Args:
+        path: Its name.
+        text: What it is to hold.
+        errors: What becomes of text that UTF-8 cannot hold, as in ``open``.
+
     Raises:
-        OSError: It cannot be written. What was there before is still there, unless only the file
-            itself could be opened.
+        OSError: It cannot be written, and names the file. What was there before is still there,
+            unless only the file itself could be opened.
 
     """
     # A pipe or a device is written as it is, by the name that was given: what /dev/stdout leads
     # to has none of its own, or is somebody's log.
     if _is_plain_or_new(path):
         with contextlib.suppress(NotReplaced):
-            replace(path, text)
+            replace(path, text, errors)
             return
-    with opened_anew(path) as file:
+    with _named_in_errors(path), opened_anew(path, errors) as file:
         file.write(text)
 
 
-def replace(path: str | os.PathLike[str], text: str) -> None:
+@contextlib.contextmanager
+def _named_in_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an error say which file it is about: that of a write on a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def replace(path: str | os.PathLike[str], text: str, errors: str = "strict") -> None:
     """Make a file anew and put it in the place of the old one, or leave that as it is.
 
-    A link stays one, and so do the permissions of a file that was there.
+    A link stays one, and so do the permissions of a file that was there. The arguments are those of
+    ``write_at_once``.
 
     Raises:
         NotReplaced: The folder takes no new file, or the file none in its place, as one that is
@@ -80,11 +98,11 @@ def replace(path: str | os.PathLike[str], text: str) -> None:
     target = os.path.realpath(path)
     beside = f"{target}.{os.urandom(4).hex()}"
     try:
-        file = io.open(beside, "x", encoding="utf-8")
+        file = io.open(beside, "x", encoding="utf-8", errors=errors)
     except OSError as error:
         raise NotReplaced(*error.args) from error
     try:
-        with file:
+        with _named_in_errors(path), file:
             with contextlib.suppress(OSError):  # there was none, or the file system has none
                 os.chmod(beside, stat.S_IMODE(os.stat(target).st_mode))
             file.write(text)
@@ -111,7 +129,7 @@ def try_to_write(path: str) -> None:
         opened_anew(path).close()
 
 
-def _is_plain_or_new(path: str) -> bool:
+def _is_plain_or_new(path: str | os.PathLike[str]) -> bool:
     if descriptor_of(path) is not None:
         return False
     return os.path.isfile(path) or not os.path.exists(path)

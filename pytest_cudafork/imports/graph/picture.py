@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from pytest_cudafork.counted import count_of
-from pytest_cudafork.documents.writing import opened_anew
+from pytest_cudafork.documents.writing import write_at_once
 from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.cuts import CulpritCuts, cut_lines, place_of, to_do
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
@@ -59,8 +59,7 @@ def write_html(
         "PAGE": asset("picture.js"),
     }
     page = _SLOT.sub(lambda slot: parts[slot.group(1)], asset("picture.html"))
-    with opened_anew(path, "replace") as file:
-        file.write(page)
+    write_at_once(path, page, "replace")
 
 
 def picture_data(
@@ -258,8 +257,7 @@ def write_dot(
             f"  {culprit} [label={_quoted(_label(item))}, tooltip={_quoted(text)}, {look}];"
         )
         lines += [f"  {_quoted(name)} -> {culprit};" for name in item.sinks]
-    with opened_anew(path, "replace") as file:
-        file.write("\n".join([*lines, "}", ""]))
+    write_at_once(path, "\n".join([*lines, "}", ""]), "replace")
 
 
 def _quoted(text: str) -> str:

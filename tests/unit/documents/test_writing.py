@@ -25,6 +25,7 @@ from pytest_cudafork.documents.writing import (
     try_to_write,
     write_at_once,
 )
+from tests.support.full_disk import full_disk
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -198,6 +199,21 @@ def test_where_there_is_no_space_the_file_of_before_stays(
         write_at_once(str(path), "of today")
     assert path.read_text() == "of yesterday"
     assert os.listdir(tmp_path) == ["r"]
+
+
+def test_an_error_of_a_full_disk_says_which_file_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_text("of yesterday")
+    with full_disk(), pytest.raises(OSError, match="File too large") as failed:
+        write_at_once(str(path), "of today")
+    assert failed.value.filename == str(path)
+    assert path.read_text() == "of yesterday"
+    assert os.listdir(tmp_path) == ["r"]
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        write_at_once("/dev/full", "of today")
+    with pytest.raises(OSError, match="No such file") as failed:
+        write_at_once(str(tmp_path / "no" / "r"), "x")
+    assert failed.value.filename == str(tmp_path / "no" / "r")
 
 
 def test_a_file_that_cannot_be_replaced_is_written(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ from pytest_cudafork.imports.graph.picture import (
     write_html,
 )
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from tests.support.full_disk import full_disk
 from tests.support.imports_graph import audit, touch_with
 
 ASSETS = Path(pytest_cudafork.imports.graph.__file__).parent / "assets"
@@ -185,6 +187,17 @@ def test_the_text_for_dot_marks_culprits_and_the_import_to_make_lazy(tmp_path: P
     assert re.search(r'"pkg.gate" -> "lib" \[label="pkg/gate.py:1".*style=dashed', text)
     assert '"lib" -> "culprit 1";' in text
     assert "pkg.plain" not in text
+
+
+@pytest.mark.parametrize("write", [write_dot, write_html])
+def test_a_full_disk_leaves_the_picture_of_before(write: Any, tmp_path: Path) -> None:
+    path = tmp_path / "picture"
+    path.write_text("of yesterday")
+    with full_disk(100), pytest.raises(OSError, match="File too large") as failed:
+        write(str(path), ImportGraph({}, {}, {}), [], [])
+    assert failed.value.filename == str(path)
+    assert path.read_text() == "of yesterday"
+    assert os.listdir(tmp_path) == ["picture"]
 
 
 def test_dot_accepts_the_text(tmp_path: Path) -> None:
