@@ -53,7 +53,8 @@ class Ledger:
             OSError: it cannot be created or written.
 
         """
-        if os.path.lexists(self.path) and not stat.S_ISREG(os.lstat(self.path).st_mode):
+        is_new = not os.path.lexists(self.path)
+        if not is_new and not stat.S_ISREG(os.lstat(self.path).st_mode):
             raise LedgerError(f"{self.path!r} is a link, a folder or a device, and no plain file")
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
@@ -68,7 +69,13 @@ class Ledger:
             os.ftruncate(fd, 0)
             system = {"temporary": _this_system()} if temporary else {}
             _, line = _make("ledger", started=_own_start(), **system)
-            _write_whole(fd, _HEAD + b"0, " + line.removeprefix(b"\n{"), self.path)
+            try:
+                _write_whole(fd, _HEAD + b"0, " + line.removeprefix(b"\n{"), self.path)
+            except OSError:
+                os.ftruncate(fd, 0)  # half a record would be taken for another file next time
+                if is_new:
+                    os.unlink(self.path)
+                raise
         finally:
             os.close(fd)
 
@@ -233,7 +240,11 @@ def _write_whole(fd: int, line: bytes, path: str) -> None:
         OSError: it could not be written, or only a part of it.
 
     """
-    written = os.write(fd, line)
+    try:
+        written = os.write(fd, line)
+    except OSError as error:
+        error.filename = path
+        raise
     if written < len(line):
         words = f"{os.strerror(errno.ENOSPC)}: {written} of {len(line)} bytes were taken"
         raise OSError(errno.ENOSPC, words, path)

@@ -38,7 +38,29 @@ def make_ledger(
         OSError: It cannot be made.
 
     """
-    folder = _make_folder(kind, parent)
+    name = f"{_PREFIX}{kind}{os.urandom(_SECRET_BYTES).hex()}"
+    problem = OSError("there is no folder for temporary files")
+    for each in _temporary_folders() if parent is None else [parent]:
+        folder = os.path.join(os.path.abspath(each), name)
+        try:
+            ledger = _make_within(folder, shared=shared, outlives=outlives)
+        except OSError as error:  # full, perhaps, where another is not
+            problem = error
+            continue
+        if parent is None:
+            remove_abandoned(os.path.dirname(folder))
+        return ledger
+    raise problem
+
+
+def _make_within(folder: str, *, shared: bool, outlives: bool) -> Ledger:
+    """Make a folder that only this user can look into, with an empty ledger.
+
+    Raises:
+        OSError: It cannot be made; there is no folder then.
+
+    """
+    os.mkdir(folder, 0o700)
     secret = f"-{os.urandom(_SECRET_BYTES).hex()}" if shared else ""
     base, ending = os.path.splitext(_LEDGER)
     ledger = Ledger(os.path.join(folder, f"{base}{secret}{ending}"))
@@ -50,29 +72,7 @@ def make_ledger(
     except BaseException:
         remove_ledger(ledger.path)
         raise
-    if parent is None:
-        remove_abandoned(os.path.dirname(folder))
     return ledger
-
-
-def _make_folder(kind: str, parent: str | None) -> str:
-    """Make a folder that only this user can look into.
-
-    Raises:
-        OSError: None can be made.
-
-    """
-    error = OSError("there is no folder for temporary files")
-    for each in _temporary_folders() if parent is None else [parent]:
-        name = f"{_PREFIX}{kind}{os.urandom(_SECRET_BYTES).hex()}"
-        path = os.path.join(os.path.abspath(each), name)
-        try:
-            os.mkdir(path, 0o700)
-        except OSError as found:
-            error = found
-        else:
-            return path
-    raise error
 
 
 def _temporary_folders() -> list[str]:

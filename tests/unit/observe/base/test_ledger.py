@@ -21,6 +21,9 @@ from hypothesis import strategies as st
 from pytest_cudafork.compat import unpatched
 from pytest_cudafork.observe.base import ledger as ledgers
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
+from tests.support.full_disk import full_disk
+
+TAKES_NONE = r"File too large|No space left"
 
 
 @pytest.fixture
@@ -169,6 +172,34 @@ def test_a_record_that_the_disk_cuts_or_refuses_is_known_to_be_lost(
     reader = ledger.reader()
     assert [record["number"] for record in reader.new()] == [1, 3]
     assert "could not write a record: is the disk full?" in reader.damage()[0]
+
+
+@pytest.mark.parametrize("room", [0, 1, 40])
+def test_a_ledger_that_a_full_disk_does_not_take_is_named_and_not_left(
+    room: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "new.jsonl"
+    with full_disk(room), pytest.raises(OSError, match=TAKES_NONE) as failed:
+        Ledger(str(path)).create()
+    assert failed.value.filename == str(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("room", [0, 1, 40])
+def test_a_ledger_that_a_full_disk_does_not_take_anew_can_be_begun_later(
+    room: int, ledger: Ledger
+) -> None:
+    with full_disk(room), pytest.raises(OSError, match=TAKES_NONE):
+        Ledger(ledger.path).create()
+    ledger.create()
+    ledger.append("touch", number=1)
+    assert [record["number"] for record in ledger.reader().new()] == [1]
+
+
+def test_a_record_that_the_disk_refuses_is_told_with_the_name_of_the_ledger(ledger: Ledger) -> None:
+    with full_disk(), pytest.raises(OSError, match="File too large") as failed:
+        ledger.append("touch")
+    assert failed.value.filename == ledger.path
 
 
 def test_a_record_of_a_process_that_has_no_descriptor_left_is_known_to_be_lost(

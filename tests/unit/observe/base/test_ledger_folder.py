@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -155,6 +156,32 @@ def test_a_folder_whose_ledger_cannot_be_made_is_not_left(
     with pytest.raises(OSError, match="no space is left"):
         make_ledger()
     assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_is_full_is_passed_by_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``run`` looks for one, which begins a program without the module ``tempfile``."""
+    full, other = tmp_path / "full", tmp_path / "other"
+    full.mkdir()
+    other.mkdir()
+    written = unpatched.os.write
+
+    def write(fd: int, data: bytes) -> int:
+        if os.readlink(f"/proc/self/fd/{fd}").startswith(str(full)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(fd, data)
+
+    monkeypatch.setattr(unpatched.os, "write", write)
+    monkeypatch.setattr(ledger_folder, "_temporary_folders", lambda: [str(full), str(other)])
+    made = make_ledger("run-")
+    assert Path(made.path).parent.parent == other
+    assert list(full.iterdir()) == []
+    remove_ledger(made.path)
+    monkeypatch.setattr(ledger_folder, "_temporary_folders", lambda: [str(full)])
+    with pytest.raises(OSError, match=f"No space left on device: '{full}/"):
+        make_ledger("run-")
+    assert list(full.iterdir()) == []
 
 
 def test_locks_lie_beside_a_ledger_that_was_made_here(folder: Path) -> None:
