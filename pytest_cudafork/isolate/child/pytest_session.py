@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.compat import pytest_internals, pytest_reports
-from pytest_cudafork.compat.unpatched import gc, os
+from pytest_cudafork.compat.unpatched import gc, os, tempfile
 from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
 from pytest_cudafork.isolate.child.reporter import Reporter
@@ -23,6 +24,10 @@ _REHEARSALS = 1
 _CACHE_WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
 _ORDERING = ("orderingplugin",)
 """pytest-order, which would miss, aloud, the tests that are not collected here."""
+
+
+class NoTemporaryFile(Exception):
+    """There is no room for the files that pytest begins with."""
 
 
 class WorkSession:
@@ -139,7 +144,8 @@ def run_session(task: child.Task) -> int:
             # pytest says "not found" so; why, the collection has told
             channel.send(messages.TestMissing([], worker.errors))
         else:
-            channel.send(messages.InternalError(child.text_of(error)))
+            known = isinstance(error, NoTemporaryFile)
+            channel.send(messages.InternalError(str(error) if known else child.text_of(error)))
         channel.send(messages.TestOver(last=True))
     child.arm_stacks(task.stacks_fd)  # pytest has disarmed them at the end of its session
     return 0
@@ -150,14 +156,52 @@ def run_pytest(request: dict[str, Any], plugin: Callable[[int], WorkSession]) ->
 
     Raises:
         pytest.UsageError: Something of what is to be collected does not exist here.
+        NoTemporaryFile: pytest cannot begin.
 
     """
     environment.put(environment.ISOLATED, "1")
     cwd = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
     os.chdir(request["invocation_dir"])
-    config = pytest_config.make_config(request)
+    _have_temporary_folder(request["temporary"])
+    try:
+        config = pytest_config.make_config(request)
+    except OSError:
+        _try_temporary_file()
+        raise
     config.pluginmanager.register(plugin(cwd), "cudafork-work")
     config.hook.pytest_cmdline_main(config=config)
+
+
+def _have_temporary_folder(given: str | None) -> None:
+    """Use the parent's folder for temporary files where none that is looked for here takes any.
+
+    pytest makes such files for what tests write, and cannot begin without. On a full disk it can:
+    they are empty, and stay so where a test writes nothing.
+    """
+    state: Any = sys.modules["tempfile"]
+    before = state.tempdir
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        state.tempdir = given
+    else:
+        state.tempdir = before  # a test may still name another, by TMPDIR
+
+
+def _try_temporary_file() -> None:
+    """Find out whether it is for want of temporary files that pytest could not begin.
+
+    Raises:
+        NoTemporaryFile: It is.
+
+    """
+    try:
+        tempfile.TemporaryFile().close()
+    except OSError as error:
+        raise NoTemporaryFile(
+            f"no temporary file can be made: {error}. Make room there, or let TMPDIR name a folder "
+            "that has some"
+        ) from None
 
 
 def run_forked(

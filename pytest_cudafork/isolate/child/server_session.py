@@ -42,6 +42,8 @@ def prepare(server: fork_server.ForkServer) -> None:
         # ends with the same words: no reason to tell of this process's end as well.
         text = "; ".join(map(str, error.args)).replace("\n", " ")[:_LONGEST_TEXT]
         server.ready(CannotFork("", "start", f"the fork server could not collect: {text}"))
+    except pytest_session.NoTemporaryFile as error:
+        server.ready(CannotFork("", "start", f"the fork server could not begin: {error}"))
 
 
 class CollectedTests(fork_server.Prepared):

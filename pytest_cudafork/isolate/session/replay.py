@@ -199,8 +199,9 @@ class Replay:
             case messages.Interrupt():
                 self._stop = _interrupt(message)
             case messages.InternalError():
+                apart = "\n\n" if "\n" in message.text else " "
                 self.trouble = self.trouble or ChildError(
-                    f"pytest failed in the process of this test:\n\n{message.text}"
+                    f"pytest failed in the process of this test:{apart}{message.text}"
                 )
             case messages.TimedOut():
                 self.trouble = self.trouble or ChildTimeout(

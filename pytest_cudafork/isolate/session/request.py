@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,7 @@ def session_request(
         "targets": targets,
         "left_out": left_out,
         "basetemp": basetemp or "",
+        "temporary": _temporary_folder(),
         "workerinput": frames.plain(getattr(config, "workerinput", None)),
         "log_file": _log_file(config),
         "terminal": live_text.terminal_of(config),
@@ -80,6 +82,12 @@ def _log_file(config: pytest.Config) -> str | None:
         fd = handler.stream.fileno()
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
     return str(name)
+
+
+def _temporary_folder() -> str | None:
+    """Return the folder for temporary files that was found here; None if none was looked for."""
+    found = getattr(sys.modules.get("tempfile"), "tempdir", None)
+    return found if isinstance(found, str) else None
 
 
 def make_basetemp(config: pytest.Config) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.forking.short_stack import take_turns
 from pytest_cudafork.process.protocol import messages
+from tests.support.full_disk import full_disk
 from tests.support.peer import Peer, of_kind
 
 SOURCE = """
@@ -137,6 +139,43 @@ def test_it_writes_no_file_of_the_parents_and_uses_its_temporary_directory(
     assert not session.plugins & {"lfplugin", "nfplugin", "stepwiseplugin"}
     assert pytest_reports.junit_xml(session.config) is None
     assert session.basetemp == basetemp
+
+
+def test_where_no_folder_takes_a_temporary_file_that_of_the_parent_has_to_do(
+    request_for: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk a file can be made, and not filled: pytest makes some for what is written."""
+    request = {**request_for(), "temporary": str(tmp_path), "basetemp": str(tmp_path)}
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with full_disk():
+        session = _run(request)
+    assert session.names == ["test_a", "test_b", "test_c"]
+    assert tempfile.tempdir == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_a_folder_takes_temporary_files_none_is_settled_on_for_the_tests(
+    request_for: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = {**request_for("-s"), "temporary": str(tmp_path)}
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    _run(request)
+    assert tempfile.tempdir is None
+
+
+# pytest leaves /dev/null open where it cannot begin
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_where_no_temporary_file_can_be_made_the_parent_is_told_so_in_short(
+    request_for: Request, peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = request_for()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    pytest_session.run_session(child.Task(request, 99, peer.channel))
+    failed, over = peer.said()
+    assert failed.text.startswith("no temporary file can be made: [Errno 2] No such file")
+    assert f"'{tmp_path}/gone/" in failed.text
+    assert failed.text.endswith("Make room there, or let TMPDIR name a folder that has some")
+    assert over == messages.TestOver(last=True)
 
 
 def test_it_tidies_up_nothing_in_the_parents_temporary_directory(

@@ -6,7 +6,9 @@ import gc
 import os
 import random
 import sys
+import tempfile
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,6 +138,19 @@ def test_what_is_to_be_collected_and_is_not_there_is_why_it_cannot_be_forked(
     assert _prepare(server) is None
     assert server.why_not is not None
     assert "could not collect: file or directory not found: nowhere.py" in server.why_not.reason
+
+
+# pytest leaves /dev/null open where it cannot begin
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_server_that_cannot_make_a_temporary_file_says_so_and_cannot_be_forked(
+    server: _Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    assert _prepare(server) is None
+    assert server.why_not is not None
+    assert server.why_not.text.startswith(
+        "the fork server could not begin: no temporary file can be made: [Errno 2] No such file"
+    )
 
 
 @pytest.mark.parametrize("spare_cores", [True, False])

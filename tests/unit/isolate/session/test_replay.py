@@ -311,7 +311,8 @@ def test_an_interrupt_is_shown_at_its_line_in_the_test(
 @pytest.mark.parametrize(
     ("message", "kind", "words"),
     [
-        (messages.InternalError("text"), ChildError, "in the process of this test:\n\ntext"),
+        (messages.InternalError("text"), ChildError, "in the process of this test: text"),
+        (messages.InternalError("a\nb"), ChildError, "in the process of this test:\n\na\nb"),
         (messages.TimedOut("Timeout >1s", "stacks"), ChildTimeout, "Timeout >1s\n\nstacks"),
         (messages.TestMissing([], ["no a"]), ChildError, "Its collection failed:\nno a"),
         (messages.TestMissing([], []), ChildError, "It found 0 tests\n\nIs its name"),

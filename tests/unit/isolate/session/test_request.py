@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,15 @@ def test_a_temporary_directory_that_cannot_be_made_is_tried_by_who_needs_it(
     asked = request.session_request(item.config, [])
     assert asked["basetemp"] == ""
     assert str(pickle.loads(asked["options"]["basetemp"])) == "/proc/nowhere"
+
+
+@pytest.mark.parametrize(("found", "told"), [("/found", "/found"), (None, None), (b"/x", None)])
+def test_a_child_is_told_where_temporary_files_are_made_here(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, found: object, told: object
+) -> None:
+    (item,) = items_of(pytester, "def test_it(): pass", "-p", "no:tmpdir")
+    monkeypatch.setattr(tempfile, "tempdir", found)
+    assert request.session_request(item.config, [])["temporary"] == told
 
 
 def test_of_a_test_its_function_is_collected_and_of_an_odd_one_the_file(
