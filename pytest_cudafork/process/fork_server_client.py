@@ -80,8 +80,8 @@ class ForkServerClient:
             OSError: There is no process or descriptor left for it.
 
         """
-        self.starts += 1
         self._server = ServerProcess(self._settings(), outputs=self._outputs)
+        self.starts += 1
 
     def wait_ready(self) -> CannotFork | None:
         """Wait until the server is prepared; return why it cannot be forked, or None if it can."""
@@ -195,13 +195,15 @@ class ForkServerClient:
 
         Raises:
             NoServerError: It cannot be forked, though the one that was lost could.
+            ForkRefusedError: There is no process or descriptor left for it.
             ChildError: It cannot be forked.
 
         """
         try:
             self.start()
         except OSError as error:
-            raise ChildError(f"the fork server could not be started: {error}") from error
+            text = f"the fork server could not be started: {error}"
+            raise ForkRefusedError(text) from error
         why_not = self.wait_ready()
         if why_not is not None:
             self.close_server()

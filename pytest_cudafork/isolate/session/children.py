@@ -22,6 +22,7 @@ from pytest_cudafork.isolate.session.request import (
     work_order,
 )
 from pytest_cudafork.isolate.session.spares import Spares
+from pytest_cudafork.isolate.session.without_server import WithoutServer
 from pytest_cudafork.process import exit_status, launch, supervision, termination
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
@@ -124,7 +125,7 @@ class Children:
             self._server_settings, outputs=True, most_starts=_MOST_RESTARTS
         )
         self._left_out: dict[str, CannotFork] = {}
-        self._given_up: CannotFork | None = None
+        self._without = WithoutServer()
         self._targets: list[str] = []
         self._retired: list[ItemProcess] = []
         """Those that are done, and about to end."""
@@ -157,25 +158,26 @@ class Children:
         try:
             self._server.start()
         except OSError as error:
-            text = f"the fork server could not be started: {error}"
-            self._given_up = CannotFork("", "start", text)
+            self._without.for_this_test(f"the fork server could not be started: {error}")
 
     def why_not_forked(self, item: pytest.Item) -> CannotFork | None:
         """Return why a test cannot have a child of the fork server, or None; waits for it."""
         path = str(item.path)
-        while self._given_up is None and path not in self._left_out:
+        why = self._without.for_next_test()
+        while why is None and path not in self._left_out:
             if self._server.pid is None:
                 self.start_fork_server(self._targets or [target_of(item).partition("::")[0]])
+                why = self._without.reason
                 continue
             why_not = self._server.wait_ready()
             if why_not is None:
                 return None
             self._server.close_server()
             if not why_not.path.endswith(".py") or not self._server.may_start:
-                self._given_up = why_not
+                why = self._without.for_good(why_not)
             else:
                 self._left_out[why_not.path] = why_not
-        return self._left_out.get(path) or self._given_up
+        return self._left_out.get(path) or why
 
     def _server_settings(self) -> ServerSettings:
         request = session_request(self._config, self._targets, tuple(self._left_out))
@@ -204,12 +206,12 @@ class Children:
 
         """
         yield from ()  # it is the server that forks
-        if self._given_up is not None:
-            raise NoServerError(self._given_up.reason)
+        if self._without.reason is not None:
+            raise NoServerError(self._without.reason.reason)
         try:
             return self._server.take_child()
         except NoServerError as error:
-            self._given_up = CannotFork("", "lost", str(error))
+            self._without.for_good(CannotFork("", "lost", str(error)))
             raise
 
     def by_spawn(self, wish: _Wish) -> Steps[launch.Running]:
@@ -316,8 +318,7 @@ class Children:
 
     def _descriptors(self) -> list[int]:
         """Return what leads to other processes than the next child; its start knows the rest."""
-        parts = (self._server, self._spares)
-        return [fd for part in parts for fd in part.descriptors()]
+        return [fd for part in (self._server, self._spares) for fd in part.descriptors()]
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:
         """Keep a child for the next test of its group, or let go of it.
@@ -384,8 +385,9 @@ class Children:
 
     def make_room(self) -> None:
         """End the processes that no test has yet, or has any more, and what they have left."""
-        if self._server.refused:  # it forks nothing, and has a place of its own
-            self._given_up = CannotFork("", "lost", self._server.refused)
+        if self._server.refused and self._server.pid is not None:  # it takes room, and forks none
+            last = not self._server.may_start
+            self._without.for_some_tests(self._server.refused, last=last)
             self._server.close_server()
         self._forks.forget_ahead()
         self._settle(wait=True)

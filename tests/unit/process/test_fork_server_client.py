@@ -177,8 +177,11 @@ def test_where_no_process_can_be_started_the_reason_is_told(
         raise OSError("no process is left")
 
     monkeypatch.setattr(unpatched.subprocess, "Popen", refuse_start)
-    with pytest.raises(ChildError, match="could not be started: no process is left"):
-        ForkServerClient(ServerSettings).take_child()
+    client = ForkServerClient(ServerSettings)
+    with pytest.raises(server_process.ForkRefusedError, match="not be started: no process is left"):
+        client.take_child()  # another process may be had in its place, as where it cannot fork
+    assert client.refused == "the fork server could not be started: no process is left"
+    assert client.starts == 0
 
 
 def test_why_a_server_could_not_fork_is_known_until_it_can(

@@ -465,6 +465,37 @@ def test_one_that_cannot_be_started_is_the_reason(stage: _Stage) -> None:
     assert why_not.text == "the fork server could not be started: no process is left"
 
 
+def test_one_that_could_not_be_started_ahead_is_tried_again_when_it_is_needed(
+    stage: _Stage,
+) -> None:
+    stage.server.refuse = True
+    stage.children.start_fork_server(["a.py"])
+    stage.server.refuse = False
+    assert stage.children.why_not_forked(stage.items[0]) is None
+
+
+def test_one_that_could_not_be_started_is_tried_by_each_test(stage: _Stage) -> None:
+    stage.server.refuse = True
+    for _ in range(10):
+        assert stage.children.why_not_forked(stage.items[0]) is not None
+    stage.server.refuse = False
+    assert stage.children.why_not_forked(stage.items[0]) is None
+
+
+def test_one_that_can_never_fork_is_given_up_after_some_attempts(stage: _Stage) -> None:
+    tried: list[int] = []
+    item = stage.items[0]
+    for number in range(1000):
+        stage.server.pid = None
+        before = stage.server.starts
+        if stage.children.why_not_forked(item) is None:
+            stage.server.refused = "the fork server could not fork: there is no process left"
+            stage.children.make_room()
+        if stage.server.starts > before:
+            tried.append(number)
+    assert tried == [0, 1, 6]  # the stand-in may be started three times
+
+
 def test_the_end_waits_for_every_child(stage: _Stage) -> None:
     stage.run(stage.items[0])
     stage.children.finish()
@@ -559,13 +590,22 @@ def test_a_process_that_goes_on_by_itself_is_not_told_and_its_method_is_known(
     process.supervisor.kill()
 
 
-def test_a_server_that_cannot_fork_makes_room_and_is_not_started_again(stage: _Stage) -> None:
-    stage.run(stage.items[0])
+def test_a_server_that_cannot_fork_makes_room_and_the_next_test_tries_another(
+    stage: _Stage,
+) -> None:
+    first, second, third = stage.items
+    stage.run(first)
+    assert stage.children.why_not_forked(first) is None
     stage.children.make_room()
     assert not stage.server.closed
     stage.server.refused = "the fork server could not fork: there is no process left"
     stage.children.make_room()
+    stage.children.make_room()  # there is none any more: nothing is counted twice
     assert stage.server.closed == [True]
-    why_not = stage.children.why_not_forked(stage.items[1])
+    with pytest.raises(NoServerError, match="there is no process left"):
+        stage.run(first, method=FORKSERVER)  # a rerun of the test that was refused
+    assert stage.children.why_not_forked(second) is None
+    stage.children.make_room()
+    why_not = stage.children.why_not_forked(third)
     assert why_not is not None
     assert why_not.reason == stage.server.refused
