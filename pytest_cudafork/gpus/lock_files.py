@@ -7,9 +7,10 @@ chance as the others, whoever came first: a lock that many want must be kept for
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -24,9 +25,31 @@ class KeptTooLong(RuntimeError):
 
 def new_lock(path: str) -> BaseFileLock:
     """Return the lock of a file, not taken yet."""
+    lock: BaseFileLock = _lock_class()(path, thread_local=False)
+    lock.owner = os.getpid()  # type: ignore[attr-defined]
+    return lock
+
+
+@functools.cache
+def _lock_class() -> Any:
     from filelock import FileLock
 
-    return FileLock(path, thread_local=False)
+    class OwnLock(FileLock):
+        """A lock that a forked child shares and does not free.
+
+        filelock before 3.30 frees it where the child ends, or the object does there: it was free
+        for all processes then, while the one that had taken it went on.
+        """
+
+        owner = 0
+        """The process that made it."""
+
+        def release(self, force: bool = False) -> None:
+            """Free it, in the process that made it."""
+            if os.getpid() == self.owner:
+                super().release(force)
+
+    return OwnLock
 
 
 def try_lock(lock: BaseFileLock) -> bool:

@@ -28,6 +28,32 @@ with FileLock(sys.argv[1]):
 """
 
 
+@pytest.mark.parametrize("end", ["the process", "the object", "released"])
+def test_a_forked_child_does_not_free_the_lock_of_its_parent(end: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "a.lock")
+    program = """
+import gc, os, sys
+from pytest_cudafork.gpus.lock_files import is_void, new_lock, try_lock
+path, end = sys.argv[1:]
+lock = new_lock(path)
+assert try_lock(lock)
+pid = os.fork()
+if pid == 0:
+    if end == "released":
+        lock.release()
+    if end == "the object":
+        del lock
+        gc.collect()
+        os._exit(0)
+    sys.exit()
+os.waitpid(pid, 0)
+assert not is_void(path)
+lock.release()
+assert is_void(path)
+"""
+    subprocess.run([sys.executable, "-c", program, path, end], check=True, timeout=300)
+
+
 def test_a_lock_is_taken_once(tmp_path: Path) -> None:
     path = str(tmp_path / "a.lock")
     assert is_void(path)
