@@ -167,6 +167,8 @@ def _call_advice(culprit: Frame) -> list[str]:
         return [f"a test or fixture that needs CUDA in this process: {_ELSEWHERE}"]
     if culprit.name == "<module>":
         return ["move the line into a function, and call that in the child, after the fork"]
+    if culprit.name.rpartition(".")[2].startswith("<"):  # a lambda or comprehension
+        return ["let the code of this line run in the child, after the fork"]
     return [f"call {culprit.name} in the child, after the fork"]
 
 

@@ -97,6 +97,12 @@ def test_a_call_belongs_into_the_child() -> None:
     assert advise(touch)[0] == "call probe in the child, after the fork"
 
 
+@pytest.mark.parametrize("name", ["<lambda>", "<listcomp>", "load.<locals>.<genexpr>"])
+def test_what_has_no_name_is_not_told_to_be_called(name: str) -> None:
+    touch = touch_at([["/src/engine.py", 3, name, FUNCTION]])
+    assert advise(touch)[0] == "let the code of this line run in the child, after the fork"
+
+
 def test_a_line_of_a_script_belongs_into_a_function() -> None:
     advice = advise(touch_at([["/src/run.py", 2, "<module>", BODY]]))
     assert advice[0].startswith("move the line into a function, and call that in the child")
