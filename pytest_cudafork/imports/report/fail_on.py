@@ -23,6 +23,10 @@ GOOD, BAD, SKIP = 0, 1, 125
 ABORT = 129
 """From 128 on ``git bisect run`` ends: what is wrong is the command, not the commit."""
 ANY = "any"
+_LOCALS = ".<locals>"
+"""In a qualified name, behind the function in which the rest is defined."""
+_SCOPE = re.compile(r"\w+(\.\w+)*|<module>")
+_NAMELESS = re.compile(r"(^|\.)<(lambda|listcomp|setcomp|dictcomp|genexpr)>")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([\w]+)")
 
 
@@ -31,7 +35,8 @@ class Place(NamedTuple):
 
     Attributes:
         file: The end of a path; "" for anywhere.
-        scope: The name of a function or class, or "<module>"; "" for the whole file.
+        scope: The name of a function or class, with what is written in it, or "<module>"; "" for
+            the whole file.
 
     """
 
@@ -51,8 +56,8 @@ class Place(NamedTuple):
         """Whether a culprit is at this place."""
         if not self.file or not self.holds(frame.filename):
             return not self.file
-        scope = identify(frame, os.getcwd()).scope.replace(".<locals>", "")
-        return not self.scope or f".{scope}".endswith(f".{self.scope}")
+        scope = identify(frame, os.getcwd()).scope.replace(_LOCALS, "")
+        return not self.scope or f".{self.scope}." in f".{scope}."
 
 
 def parse_place(text: str) -> Place:
@@ -71,9 +76,18 @@ def parse_place(text: str) -> Place:
             f"{file.rpartition(':')[0] if not colons else file}::NAME, or the file alone"
         )
     file = os.path.normpath(file) if file else ""
-    if not file.endswith(".py") or (colons and not re.fullmatch(r"[\w.]+|<module>", scope)):
+    scope = scope.replace(_LOCALS, "")
+    nameless = _NAMELESS.search(scope)
+    if file.endswith(".py") and nameless:
+        around = scope[: nameless.start()] or f"NAME, or {file}::<module>"
         raise ValueError(
-            f"{text!r} is no place: write FILE.py, FILE.py::function, FILE.py::Class or any"
+            f"{text!r}: a lambda or comprehension has no name of its own: name the function or "
+            f"class it is written in, as in {file}::{around}"
+        )
+    if not file.endswith(".py") or (colons and not _SCOPE.fullmatch(scope)):
+        raise ValueError(
+            f"{text!r} is no place: write FILE.py, FILE.py::function, FILE.py::Class, "
+            "FILE.py::<module> or any"
         )
     return Place(file, scope)
 
