@@ -256,18 +256,33 @@ def _without_ours(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 def import_chain_of(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """Return who imported whom on the way to the culprit, outermost first; () for a plain call."""
+    return tuple(frame for frame, _ in _chain_of(frames, runs=False))
+
+
+def way_of(frames: Sequence[Frame]) -> tuple[tuple[Frame, bool], ...]:
+    """Return the chain of imports with the lines that run a file's code without an import.
+
+    By ``exec`` or ``runpy``, that is; the second value is whether the frame is such a line.
+    """
+    return _chain_of(frames, runs=True)
+
+
+def _chain_of(frames: Sequence[Frame], *, runs: bool) -> tuple[tuple[Frame, bool], ...]:
     body = first_import_body(frames)
     if body is None:
         return ()
-    chain = [frames[body]]
-    inside_import = False
+    chain = [(frames[body], False)]
+    imported = False
+    executed = runs and frames[body].name == "<module>"
     for frame in _within_pytest(frames)[body + 1 :]:
         if frame.is_import_machinery:
-            inside_import = True
+            imported, executed = True, False
             continue
-        if inside_import and not _is_plumbing(frame):
-            chain.append(frame)
-        inside_import = False
+        if not _is_plumbing(frame) and (imported or not frame.is_generated):
+            if imported or executed:
+                chain.append((frame, executed))
+            executed = runs and frame.name == "<module>"
+        imported = False
     return tuple(reversed(chain))
 
 

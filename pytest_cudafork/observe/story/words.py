@@ -9,7 +9,7 @@ from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_line_is
 from pytest_cudafork.observe.story.paths import location
 from pytest_cudafork.observe.story.source import source_line
-from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch, culprit_of
+from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch, culprit_of, way_of
 from pytest_cudafork.settings import environment
 
 _MOST_CALLS = 6
@@ -72,7 +72,7 @@ def touch_lines(
     lines.append(f"  {_entry(touch)} in {when_of(touch)}")
     lines.extend(_calls(touch))
     lines.extend(_callers(touch))
-    lines.extend(_imports(touch.import_chain))
+    lines.extend(_imports(way_of(touch.frames)))
     if advice:
         lines.append("  what to do:")
         lines.extend(f"    - {sentence}" for sentence in advise(touch, own, forks=forks))
@@ -122,11 +122,11 @@ def _callers(touch: Touch) -> list[str]:
     return ["  called from:", *told[:_MOST_CALLS]] if told else []
 
 
-def _imports(chain: Sequence[Frame]) -> list[str]:
-    if len(chain) < 2:
+def _imports(way: Sequence[tuple[Frame, bool]]) -> list[str]:
+    if len(way) < 2:
         return []
-    lines = ["  imported through:"]
-    for frame in chain[:-1]:
+    lines = ["  reached through:" if any(runs for _, runs in way) else "  imported through:"]
+    for frame, _ in way[:-1]:
         source = source_line(frame.filename, frame.lineno)
         lines.append(f"    {location(frame)}  {source}".rstrip())
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,7 @@ from pytest_cudafork.observe.story.touch import (
     first_import_body,
     frames_from,
     import_chain_of,
+    way_of,
 )
 from pytest_cudafork.observe.story.words import touch_lines
 
@@ -195,6 +197,64 @@ def test_who_has_called_pytest_is_in_no_chain_of_imports() -> None:
         frame("/venv/bin/run", 8, "<module>", BODY),
     )
     assert import_chain_of(frames) == frames[:1]
+
+
+RUNPY = frame("<frozen runpy>", 88, "_run_code")
+
+
+@pytest.mark.parametrize("between", [(), (RUNPY,), (frame("<string>", 1, "<module>", BODY),)])
+@pytest.mark.parametrize("runner", ["<module>", "run_scripts"])
+def test_the_line_that_runs_a_file_by_exec_or_runpy_is_on_the_way(
+    between: tuple[Frame, ...], runner: str
+) -> None:
+    touching = frame("/src/kernels.py", 3, "<module>", BODY)
+    script = frame("/src/script.py", 7, "<module>", BODY)
+    runs = frame("/src/plugin.py", 2, runner, BODY if runner == "<module>" else -1)
+    outer = frame("/src/main.py", 1, "<module>", BODY)
+    frames = (touching, IMPORTLIB, script, *between, runs, IMPORTLIB, outer)
+    assert import_chain_of(frames) == (outer, script, touching)
+    assert way_of(frames) == ((outer, False), (runs, True), (script, False), (touching, False))
+
+
+@pytest.mark.parametrize("how", ["exec", "runpy"])
+def test_a_file_that_a_module_executes_is_told_with_the_line_that_does(
+    how: str, tmp_path: Path
+) -> None:
+    (tmp_path / "kernels.py").write_text("import touching\ntouching.touch()\n")
+    (tmp_path / "script.py").write_text("import kernels\n")
+    (tmp_path / "touching.py").write_text(
+        "import json, sys\n"
+        "def touch():\n"
+        "    frame, stack = sys._getframe(), []\n"
+        "    while frame:\n"
+        "        code = frame.f_code\n"
+        "        stack.append([code.co_filename, frame.f_lineno, code.co_name, code.co_flags])\n"
+        "        frame = frame.f_back\n"
+        "    print(json.dumps(stack))\n"
+    )
+    line = {
+        "exec": "exec(compile(open('script.py').read(), 'script.py', 'exec'))",
+        "runpy": "import runpy; runpy.run_path('script.py')",
+    }[how]
+    (tmp_path / "plugin.py").write_text(f"\n{line}\n")
+    command = [sys.executable, "-c", "import plugin"]
+    ran = subprocess.run(
+        command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=300
+    )
+    stack = json.loads(ran.stdout)
+    told = "\n".join(touch_lines(Touch.from_record({"id": "1-1", "pid": 1, "stack": stack})))
+    way = told.partition("  reached through:\n")[2].split("\n")[:3]
+    places = [each.split()[0].rpartition("/")[2] for each in way]
+    assert places == ["<string>:1", "plugin.py:2", "script.py:1"]
+    assert "kernels.py:2: module body" in told
+
+
+def test_the_line_that_executes_the_culprits_file_is_on_the_way() -> None:
+    script = frame("/src/script.py", 7, "Kernel", BODY)
+    body = frame("/src/script.py", 5, "<module>", BODY)
+    runs = frame("/src/plugin.py", 2, "<module>", BODY)
+    assert way_of((script, body, runs, IMPORTLIB)) == ((runs, True), (script, False))
+    assert way_of((script, body, IMPORTLIB, runs)) == ((runs, False), (script, False))
 
 
 def test_a_lazy_import_inside_a_function_keeps_the_function_in_the_chain() -> None:
