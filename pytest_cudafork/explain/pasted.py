@@ -48,6 +48,10 @@ _WRITER = re.compile(
     r"\((?P<process>[^()]*\bpid=\d+[^()]*)\)"  # vLLM, Ray
     r"|\[(?P<rank>(?:rank|default|gw)\s?\d+)\]"  # torch, torchrun, pytest-xdist
     r"|^(?P<container>[\w.-]+)\s*\| "  # docker compose
+    r"|\[(?P<pod>pod/[^\]\s]+)\]"  # kubectl logs --prefix
+    r"|^(?:[^\s\[]+ +){1,4}?(?P<service>[\w.@/-]+\[\d+\]): "  # journald, syslog
+    r"|\[(?P<pid>(?:pid|PID)[ :=]?\d+)\]"  # what loggers are told to write
+    r"|\[(?:[A-Z]+/)?(?P<child>\w*(?:Process|PoolWorker)-\d+(?::\d+)*)\]"  # multiprocessing
 )
 _PREFIX = 120
 """Characters at the start of a line in which its writer is looked for."""
@@ -210,32 +214,40 @@ class _Traceback:
 
 
 class _Writer:
-    """What one process of a log has written so far, as far as it is kept."""
+    """What one process of a log has written so far, as far as it is kept.
 
-    def __init__(self) -> None:
+    ``outer`` is that of the lines with less of its prefix: those of its container, say.
+    """
+
+    def __init__(self, outer: _Writer | None = None) -> None:
+        self.outer = outer
         self.traceback = _Traceback()
         self.begun: list[_Open] = []
         """The messages that its last line has begun."""
 
 
 class _Writers:
-    """The processes whose lines a log holds, by their prefixes; lines without one are another's."""
+    """The processes whose lines a log holds, by their prefixes; lines without one are another's.
+
+    A line may have several, as of a container and of a process in it.
+    """
 
     def __init__(self) -> None:
         self._nameless = _Writer()
-        self._named: dict[str, _Writer] = {}
+        self._named: dict[tuple[str, ...], _Writer] = {}
         self._last = self._nameless
 
     def of(self, line: str) -> _Writer:
         """Return whose line this is."""
-        found = _WRITER.search(line[:_PREFIX])
-        if found is None:
-            return self._nameless
-        name = found[0]
-        writer = self._named.pop(name, None) or _Writer()
-        self._named[name] = writer  # the last one that wrote is the last here
-        if len(self._named) > _MOST_WRITERS:
-            del self._named[next(iter(self._named))]
+        writer = self._nameless
+        name: tuple[str, ...] = ()
+        for found in _WRITER.finditer(line[:_PREFIX]):
+            name = (*name, next(filter(None, found.groups())))
+            known = self._named.pop(name, None)
+            writer = known or _Writer(writer)
+            self._named[name] = writer  # the last one that wrote is the last here
+            if len(self._named) > _MOST_WRITERS:
+                del self._named[next(iter(self._named))]
         return writer
 
     def take_begun(self, writer: _Writer) -> list[_Open]:
@@ -244,7 +256,7 @@ class _Writers:
         A line that a terminal or logger has broken has its prefix in its first part.
         """
         begun, writer.begun = writer.begun, []
-        if writer is self._nameless and self._last is not writer:
+        if self._last.outer is writer or (writer is self._nameless and self._last is not writer):
             begun = begun + self._last.begun
         self._last = writer
         return begun
@@ -254,5 +266,6 @@ class _Writers:
 
         A logger may put its prefix before the first line alone, and no frame has it then.
         """
-        source = writer if writer.traceback.has_any else self._nameless
-        return source.traceback.frames(number)
+        while writer.outer is not None and not writer.traceback.has_any:
+            writer = writer.outer
+        return writer.traceback.frames(number)

@@ -127,6 +127,14 @@ def test_frames_of_another_error_are_not_taken() -> None:
         ("[gw0] ", "[gw1] "),
         ("engine-1  | ", "api-1     | "),
         ("[rank0]: ", ""),
+        ("[pod/vllm-0/engine] ", "[pod/vllm-1/engine] "),
+        ("Nov  3 18:00:01 host vllm[12]: ", "Nov  3 18:00:01 host vllm[13]: "),
+        ("2026-11-30T18:00:01+0000 host vllm[12]: ", "2026-11-30T18:00:01+0000 host api[12]: "),
+        ("2026-11-30 18:00:01,123 [pid 11] ERROR ", "2026-11-30 18:00:01,123 [pid 12] ERROR "),
+        ("[ERROR/ForkProcess-1] ", "[ERROR/SpawnPoolWorker-2] "),
+        ("engine-1  | (EngineCore pid=7) ", "engine-1  | (APIServer pid=8) "),
+        ("Nov 30 18:00:01 host run[12]: [rank0]: ", "Nov 30 18:00:01 host run[12]: [rank1]: "),
+        ("engine-1  | [rank0]: ", "engine-1  | "),
     ],
 )
 def test_lines_of_several_processes_may_lie_between_each_other(one: str, other: str) -> None:
@@ -146,7 +154,10 @@ def test_lines_of_several_processes_may_lie_between_each_other(one: str, other: 
     assert [frame.filename for frame in consequence.frames] == ["server.py"]
 
 
-def test_where_only_first_lines_have_a_prefix_the_others_are_taken_for_its_own() -> None:
+@pytest.mark.parametrize("all_have", ["", "engine-1  | ", "Nov 30 18:00:01 host vllm[12]: "])
+def test_where_only_first_lines_have_a_prefix_the_others_are_taken_for_its_own(
+    all_have: str,
+) -> None:
     lines = [
         "(EngineCore pid=7) ERROR it has failed",
         "Traceback (most recent call last):",
@@ -154,7 +165,7 @@ def test_where_only_first_lines_have_a_prefix_the_others_are_taken_for_its_own()
         "(EngineCore pid=7) RuntimeError: Cannot re-initialize CUDA",
         "in forked subprocess",
     ]
-    (hit,) = read(lines)
+    (hit,) = read([all_have + line for line in lines])
     assert [frame.filename for frame in hit.frames] == ["worker.py"]
 
 
