@@ -113,7 +113,10 @@ def json_reader(
             return json.JSONDecoder(object_hook=hook, parse_constant=constant).decode(text)
         made: Any = _json
         scan = made.make_scanner(SimpleNamespace(**{**settings, "object_hook": hook}))
-        value, end = scan(text, 0)
+        try:
+            value, end = scan(text, 0)
+        except SystemError:  # CPython 3.10 and 3.11 have no other error until json is imported
+            raise ValueError("this is no JSON") from None
         if end != len(text):
             raise ValueError(f"{len(text) - end} characters of JSON are left over")
         return value

@@ -62,6 +62,25 @@ def test_a_report_leaves_both_streams_as_they_are(tmp_path: Path, write: Write) 
     assert list(tmp_path.glob("*ledger*")) == []
 
 
+@pytest.mark.parametrize("taken", [0, 50])
+def test_a_record_that_a_full_disk_cuts_or_refuses_is_told_and_fails_if_asked_for(
+    taken: int, tmp_path: Path, write: Write
+) -> None:
+    """A limit of the size of files stands in for the full disk."""
+    write(f"""
+import ctypes, os, resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+size = os.path.getsize(os.environ["_CUDAFORK_LEDGER"]) + {taken}
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+""")
+    for options, status in [((), 0), (("--fail",), 1)]:
+        done = watched(*options, "prog.py", cwd=tmp_path)
+        assert done.returncode == status, done.stderr
+        assert "Traceback" not in done.stderr
+        assert "could not write a record: is the disk full?" in done.stderr
+
+
 def test_without_one_a_block_follows_the_programs_last_word(tmp_path: Path, write: Write) -> None:
     write(TOUCHES_AND_FORKS)
     done = watched("prog.py", cwd=tmp_path)

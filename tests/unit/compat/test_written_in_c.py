@@ -11,6 +11,8 @@ import math
 import os
 import signal
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -96,10 +98,29 @@ def test_objects_are_handed_to_the_hook_inner_ones_first() -> None:
     assert written_in_c.json_reader()('{"a":{"b":1}}', lambda found: list(found)) == ["a"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1] [2]", "x"])
+NO_JSON = ["", "{", '{"a"', '{"a": "b', "[1", "[1] [2]", "x"]
+
+
+@pytest.mark.parametrize("text", NO_JSON)
 def test_what_is_no_json_is_an_error(text: str) -> None:
     with pytest.raises((ValueError, StopIteration)):
         written_in_c.json_reader()(text, lambda found: found)
+
+
+def test_what_is_no_json_is_an_error_where_nothing_has_imported_json() -> None:
+    program = """
+import sys
+from pytest_cudafork.compat.written_in_c import json_reader
+assert "json" not in sys.modules
+for text in sys.argv[1:]:
+    try:
+        json_reader()(text, None)
+    except (ValueError, StopIteration):
+        continue
+    sys.exit(f"{text!r} was read")
+"""
+    command = [sys.executable, "-c", program, *NO_JSON]
+    subprocess.run(command, check=True, timeout=300)
 
 
 def test_without_the_parts_in_c_the_classes_do(monkeypatch: pytest.MonkeyPatch) -> None:
