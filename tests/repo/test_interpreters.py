@@ -132,6 +132,65 @@ def test_a_session_is_the_same_and_asks_nothing_of_the_server(tmp_path: Path) ->
     assert not {"pytest_cudafork", "tests", "xdist", "hypothesis"} & set(imported)
 
 
+OURS = """
+import importlib, sys
+
+def test_it(capsys):
+    with capsys.disabled():
+        for name, module in sorted(sys.modules.items()):
+            if name.partition(".")[0] == "pytest_cudafork":
+                spec = module.__spec__
+                # this one copies what has been imported, and the rest when somebody asks for it
+                names = () if name.endswith(".unpatched") else sorted(vars(module))
+                print(name, spec.name, spec.origin, type(spec.loader).__name__, *names)
+        before = sys.modules.pop("pytest_cudafork.errors")
+        print(importlib.import_module("pytest_cudafork.errors") is before)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--cuda-fork-check",), ("--cuda-fork-isolate=spawn",)],
+    ids=["alone", "check", "spawn"],
+)
+def test_a_session_imports_the_modules_of_the_plugin_that_it_ever_does(
+    tmp_path: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreters, "CHILDREN_TOO", True)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    (tmp_path / "test_ours.py").write_text(OURS)
+    command = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "pytest_cudafork.plugin", "-qqs")
+    written = both(*command, *options, cwd=tmp_path).stdout
+    assert "pytest_cudafork.check.session" in written
+    assert "False" in written, "what is imported once more is executed once more"
+
+
+def test_a_plugin_of_that_name_that_comes_first_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    (tmp_path / "pytest_cudafork").mkdir()
+    (tmp_path / "pytest_cudafork/__init__.py").write_text("")
+    (tmp_path / "pytest_cudafork/errors.py").write_text("print('of the test')")
+    command = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "pytest_cudafork.errors", "-qq")
+    assert "of the test" in both(*command, cwd=tmp_path).stdout
+
+
+def test_what_was_replaced_before_the_plugin_imported_it_is_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    (tmp_path / "conftest.py").write_text(
+        "import os\n"
+        "os.fork, before = lambda: 0, os.fork\n"
+        "from pytest_cudafork.process.forking import short_stack\n"
+        "print('replaced:', short_stack.fork is os.fork)\n"
+        "os.fork = before\n"
+    )
+    command = ("-m", "pytest", "-p", "no:cacheprovider", "-qq", "--collect-only")
+    assert "replaced: True" in both(*command, cwd=tmp_path).stdout
+
+
 SLOW = ["anyio", "hypothesispytest", "platformdirs"]
 
 

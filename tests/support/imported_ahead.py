@@ -6,11 +6,13 @@ tests' own process uses ``InstalledPackages``.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import itertools
 import os
 import sys
@@ -18,6 +20,7 @@ import types
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 _ANYTHING = metadata.DistributionFinder.Context()
@@ -178,5 +181,124 @@ class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return True  # this one was taken away: an import says what comes of that
 
 
+class PackageAhead(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """The modules of a package, imported ahead; each is there when somebody imports it.
+
+    With a module come those that it has imported itself, as ever. Each is handed out once: who
+    takes it out of ``sys.modules`` and imports it again has it executed anew.
+
+    Args:
+        package: The name of the package.
+        names: Modules and packages in it that are imported ahead.
+        but: Those among them that are not.
+        first: A module that must not find a replaced ``__import__``.
+
+    """
+
+    def __init__(
+        self, package: str, names: Sequence[str], *, but: Sequence[str] = (), first: str = ""
+    ) -> None:
+        self._imports: dict[str, list[str]] = {}
+        self._taken: dict[str, list[tuple[Any, str, Any]]] = {}
+        self._modules: dict[str, types.ModuleType] = {}
+        before, filters = set(sys.modules), list(warnings.filters)
+        importlib.import_module(f"{package}.{first}".strip("."))
+        original = builtins.__import__
+        builtins.__import__ = self._noting(package, original)
+        try:
+            for name in _modules_of(package, names, but):
+                importlib.import_module(name)
+        finally:
+            builtins.__import__ = original
+            warnings.filters[:] = filters  # type: ignore[index]
+        new = [name for name in sys.modules if name not in before]
+        inside = [name for name in new if name.partition(".")[0] == package]
+        self.others = [name for name in new if name not in inside and not _is_standard(name)]
+        """What else was imported that is not of the standard library."""
+        self._modules = {name: sys.modules.pop(name) for name in inside}
+        self._specs = {name: module.__spec__ for name, module in self._modules.items()}
+        for name, module in self._modules.items():
+            parent, _, attribute = name.rpartition(".")
+            if parent:  # their imports give it to the package again
+                taken = vars(self._modules[parent]).pop(attribute)
+                assert taken is module, f"{parent} has something else of the name {attribute}"
+
+    def _noting(self, package: str, original: Any) -> Any:
+        """Stand for ``__import__``, and note what the modules of the package import."""
+
+        def note(name: str, *args: Any, **options: Any) -> Any:
+            module = original(name, *args, **options)
+            given = dict(zip(("globals", "locals", "fromlist", "level"), args, strict=False))
+            given |= options
+            around = given.get("globals") or {}
+            importer, wanted = around.get("__name__", ""), given.get("fromlist") or ()
+            if importer.partition(".")[0] == package:
+                dots = "." * given.get("level", 0)
+                full = importlib.util.resolve_name(dots + name, around["__package__"])
+                names = (full, *(f"{full}.{one}" for one in wanted))
+                self._imports.setdefault(importer, []).extend(names)
+                if full.partition(".")[0] != package:
+                    taken = self._taken.setdefault(importer, [])
+                    taken += [(module, one, getattr(module, one, None)) for one in wanted]
+            return module
+
+        return note
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Answer for these modules, unless another package of that name comes first by now."""
+        spec = self._specs.get(fullname)
+        if spec is None or fullname not in self._modules:
+            return None
+        if "." not in fullname and self._origin_otherwise(fullname) != spec.origin:
+            self._modules = {}
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin=spec.origin)
+
+    def _origin_otherwise(self, name: str) -> str | None:
+        for finder in sys.meta_path:
+            find_spec = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find_spec(name, None, None) if find_spec is not None else None
+            if spec is not None:
+                return str(spec.origin)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module that is there."""
+        return self._modules.pop(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Import what the module has imported when it was executed.
+
+        What has been replaced since, as ``os.fork`` is by the fork guard, it has as it is now.
+        """
+        module.__spec__ = self._specs[module.__name__]
+        for name in self._imports.get(module.__name__, ()):
+            if name in self._modules:
+                importlib.import_module(name)
+        for holder, name, value in self._taken.get(module.__name__, ()):
+            now = getattr(holder, name, value)
+            if now is not value:
+                same = [each for each, bound in vars(module).items() if bound is value]
+                vars(module).update(dict.fromkeys(same, now))
+
+
+def _modules_of(package: str, names: Sequence[str], but: Sequence[str]) -> Iterator[str]:
+    spec = importlib.util.find_spec(package)
+    for top in spec.submodule_search_locations or () if spec is not None else ():
+        for path in sorted(Path(top).rglob("*.py")):
+            parts = path.relative_to(top).with_suffix("").parts
+            inside = ".".join(parts).removesuffix("__init__").strip(".")
+            runs = parts[-1] == "__main__"
+            if _is_among(inside, names) and not _is_among(inside, but) and not runs:
+                yield f"{package}.{inside}"
+
+
+def _is_among(name: str, packages: Sequence[str]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
 def _is_standard(name: str) -> bool:
-    return name.partition(".")[0] in sys.stdlib_module_names
+    top = name.partition(".")[0]
+    return top in sys.stdlib_module_names or top.startswith("_sysconfigdata_")  # and a platform

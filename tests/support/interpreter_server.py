@@ -2,12 +2,13 @@
 
 It is run as a script by ``interpreters.py``, in a process of its own, and imports nothing of this
 repository but ``session_ahead.py``, which does what every session of pytest does in the same way,
-``imported_ahead.py``, and ``interpreter_nested.py`` with ``interpreter_environment.py``, for what a
-session starts itself: the children shall import the rest themselves. A child becomes what
-``python script.py``, ``python -m module`` or ``python -c code`` is when its first line runs: its
-own directory, environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but
-pytest and the standard library. torch is imported but put away; ``import torch`` in the child
-brings it back. What is said of the packages that are installed has been read.
+``imported_ahead.py``, ``interpreter_nested.py`` with ``interpreter_environment.py``, for what a
+session starts itself, and the plugin: the children shall import the rest themselves. A child
+becomes what ``python script.py``, ``python -m module`` or ``python -c code`` is when its first line
+runs: its own directory, environment, arguments, streams and ``sys.path``, and in ``sys.modules``
+nothing but pytest and the standard library. torch is imported but put away; ``import torch`` in the
+child brings it back. In a session, and in what it starts, a module of the plugin is not executed
+but handed out when it is imported. What is said of the packages that are installed has been read.
 
 What a fork cannot give a child: another seed of ``hash()``, other flags, and whatever the
 interpreter and the libraries read from the environment when they start. The process that asks
@@ -54,6 +55,14 @@ _LONGEST_REQUEST = 1 << 20
 _MOST_FDS = 16
 _EXIT = os._exit  # coverage may put its own there, which does more
 _PACKAGE = "pytest_cudafork"
+# What sessions import of the plugin; one of these modules needs torch.
+_OF_SESSIONS = (
+    *("baseline", "call", "check", "compat", "counted", "distributions", "documents", "errors"),
+    *("fixtures", "gpus", "health", "hooks", "hosts", "imports", "intent", "isolate", "observe"),
+    *("page", "patch", "plugin", "process", "report", "settings"),
+)
+_WITH_TORCH = ("compat.torch_graphs",)
+_WITH_COPIES = "compat.unpatched"  # of the standard library
 _PYTEST = ("pytest", "_pytest.config")
 # What a session imports beside pytest, from the standard library and the plugin's dependencies.
 _BESIDE_PYTEST = (
@@ -92,6 +101,8 @@ def main() -> NoReturn:
     session_ahead.rewrite_fast()
     prepared = session_ahead.PreparedConfig()
     of_session = nested.Nested(environment)
+    ours = imported_ahead.PackageAhead(_PACKAGE, _OF_SESSIONS, but=_WITH_TORCH, first=_WITH_COPIES)
+    assert not ours.others, f"imported with the plugin: {ours.others[:9]}"
     warnings.filters[:] = filters  # type: ignore[index]
     put_away: list[Any] = []
     for name in sys.argv[2:]:
@@ -109,6 +120,7 @@ def main() -> NoReturn:
     gc.enable()
     sys.meta_path[:0] = put_away
     if (request["kind"], request["what"]) == ("-m", "pytest") or "options" in request:
+        sys.meta_path.insert(0, ours)
         prepared.offer()
     _end(_outcome(request))
 
