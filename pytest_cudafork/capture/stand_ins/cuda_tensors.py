@@ -41,6 +41,7 @@ from pytest_cudafork.capture.stand_ins.host_copies import (
 from pytest_cudafork.capture.stand_ins.mixed_places import check_places
 from pytest_cudafork.capture.stand_ins.storages import KNOWN, storage_of
 from pytest_cudafork.capture.stand_ins.streams import current_capture
+from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
     COMPILER,
@@ -106,6 +107,7 @@ class CudaTensors(Places):
             Tensor.__array__: functools.partial(self._numpy, Tensor.__array__),
             torch.as_tensor: functools.partial(self._as_tensor, torch.as_tensor),
             torch.asarray: functools.partial(self._as_tensor, torch.asarray),
+            torch_internals.parse_to(): self._parse_to,
         }
 
     @contextlib.contextmanager
@@ -254,6 +256,12 @@ class CudaTensors(Places):
         if after is not None:
             KNOWN.note_gpu(result, after)
         return result
+
+    def _parse_to(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the arguments of ``Module.to``, which moves each of its tensors then."""
+        found = torch_internals.parse_to()(*args, **kwargs)
+        like = args[0] if args else kwargs.get("tensor")
+        return (self._device(like), *found[1:]) if isinstance(like, Tensor) else found
 
     def _as_tensor(
         self, original: Callable[..., Tensor], data: Any, *args: Any, **kwargs: Any
