@@ -391,6 +391,15 @@ def profiler_mark(name: str) -> contextlib.AbstractContextManager[object]:
     return mark
 
 
+WRAPPERS = "_make_wrapper_subclass"
+"""Static method of ``Tensor`` by which subclasses make tensors without memory of their own."""
+
+BETWEEN_GPUS: Any = torch._C
+"""Has ``_scatter`` and the like, which ``torch.nn.parallel.comm`` calls."""
+
+COPY_STREAMS = torch.nn.parallel._functions, "_streams"
+"""The streams by which ``DataParallel`` copies a batch, for each GPU; None: there are none yet."""
+
 # -- torch.compile ---------------------------------------------------------------------------------
 
 COMPILER = "torch._dynamo"

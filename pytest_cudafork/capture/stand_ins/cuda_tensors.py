@@ -5,8 +5,8 @@ lie there, too. The plugin's own code is told the truth. Common operators refuse
 kinds, as a GPU does. Within a capture the host works at once with what lies on the host for
 sure, and copies between the two are taken and refused as CUDA does. Not covered: tensors that no
 call of the Python API of torch makes (``torch.Tensor([1.0])``) say "cpu", and a
-capture takes them for tensors of the device; generators on a GPU and threads that ran before are
-refused by the present face.
+capture takes them for tensors of the device; threads that ran before are refused by the present
+face.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.host_work import work_of_host
 from pytest_cudafork.capture.operators.traits import makes_by_shape, tensors_in
 from pytest_cudafork.capture.software.places import Places
-from pytest_cudafork.capture.stand_ins import called_back, saved_tensors
+from pytest_cudafork.capture.stand_ins import addresses, called_back, saved_tensors
 from pytest_cudafork.capture.stand_ins.called_back import index_now
 from pytest_cudafork.capture.stand_ins.host_copies import (
     check_assignment,
@@ -41,6 +41,7 @@ from pytest_cudafork.capture.stand_ins.host_copies import (
 from pytest_cudafork.capture.stand_ins.mixed_places import check_places
 from pytest_cudafork.capture.stand_ins.storages import KNOWN, storage_of
 from pytest_cudafork.capture.stand_ins.streams import current_capture
+from pytest_cudafork.capture.stand_ins.typed_tensors import as_type
 from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
@@ -56,6 +57,7 @@ from pytest_cudafork.compat.torch_graphs import (
     has_fake_tensors,
     makes_tensors,
     uncompiled,
+    without_torch_function,
 )
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -91,6 +93,7 @@ class CudaTensors(Places):
             Tensor.is_cuda.__get__: lambda tensor: index_now(tensor) is not None,
             Tensor.is_cpu.__get__: lambda tensor: index_now(tensor) is None and tensor.is_cpu,
             Tensor.get_device: self._get_device,
+            Tensor.__cuda_array_interface__.__get__: addresses.array_interface,
         }
         self._moves: dict[Any, Callable[..., Tensor]] = {
             # A session that shows a GPU has hooked it by now.
@@ -108,6 +111,9 @@ class CudaTensors(Places):
             torch.as_tensor: functools.partial(self._as_tensor, torch.as_tensor),
             torch.asarray: functools.partial(self._as_tensor, torch.asarray),
             torch_internals.parse_to(): self._parse_to,
+            Tensor.type: functools.partial(as_type, self._to),
+            Tensor.__dlpack__: addresses.dlpack,
+            Tensor.__dlpack_device__: addresses.dlpack_device,
         }
 
     @contextlib.contextmanager
@@ -322,7 +328,8 @@ class CudaTensors(Places):
             if index is None:
                 made = self._on_host(original, data, *args, **kwargs)
             else:
-                made = original(data, *args, **kwargs)
+                with without_torch_function():
+                    made = original(data, *args, **kwargs)
                 KNOWN.note_gpu(made, index)
             return made
 
