@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -48,6 +48,31 @@ def has_python_kernel(name: str, overload: str) -> bool:
     namespace, name = name.split("::", 1)
     spelled = f"{name}.{overload}" if overload else name
     return any(f"{namespace}/{spelled}/{key}" in known for key in _KERNEL_KEYS)
+
+
+_NAMESPACES_OF_TORCH = ("aten", "c10d", "c10d_functional", "fsdp", "inductor", "prims", "quantized",
+                        "rngprims", "streams", "symm_mem")  # fmt: skip
+
+
+def python_kernels_for_cuda() -> Iterator[tuple[Any, bool]]:
+    """Give operators of others with Python code for CUDA, and whether the CPU has no kernel.
+
+    Those with code for the CPU alone are left out.
+    """
+    for each in list(getattr(torch.library, "_impls", ())):
+        namespace, name, key = each.split("/", 2)
+        if namespace in _NAMESPACES_OF_TORCH or key not in ("CUDA", *_KERNEL_KEYS[1:]):
+            continue
+        full = f"{namespace}::{name}"
+        packet = getattr(getattr(torch.ops, namespace), name.partition(".")[0], None)
+        if packet is None or torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU"):
+            continue
+        alone = not torch._C._dispatch_has_computed_kernel_for_dispatch_key(full, "CPU")
+        yield getattr(packet, name.partition(".")[2] or "default"), alone
+
+
+unregister: Any = methodcaller("_destroy")
+"""``unregister(library)``: take back what a ``torch.library.Library`` has registered, now."""
 
 
 def python_kernel(op: Any) -> Any:
@@ -184,7 +209,8 @@ def passed_on() -> tuple[type, ...]:
 
 
 CUDA_KEYS: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-"""For ``OpOverload.redispatch``: the kernel of an operator for CUDA."""
+ELSEWHERE_KEYS: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.XPU)
+"""For ``OpOverload.redispatch``: the kernel for CUDA, and one for any device if there is one."""
 
 
 def active_modes() -> Iterable[Any]:

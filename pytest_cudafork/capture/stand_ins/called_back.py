@@ -67,7 +67,7 @@ def _with_mode(mode: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         index = next((each for each in found if each is not None), _AT_WORK.get())
         if index is None:
             return run(roots, *args, **kwargs)
-        return at_work(index, _active, (mode, run, roots, *args), kwargs)
+        return at_work(index, active, (mode, run, roots, *args), kwargs)
 
     return backward
 
@@ -84,14 +84,15 @@ def _hooked(mode: Any, init: Callable[..., None]) -> Callable[..., None]:
         def pack(tensor: Tensor) -> Any:
             if index_now(tensor) is None:
                 return pack_hook(tensor)
-            return _active(mode, pack_hook, tensor)
+            return active(mode, pack_hook, tensor)
 
         init(self, pack, unpack_hook)
 
     return hooked
 
 
-def _active(mode: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def active(mode: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function while a mode is active, which it may be already."""
     if any(each is mode for each in active_function_modes()):
         return function(*args, **kwargs)
     with mode:

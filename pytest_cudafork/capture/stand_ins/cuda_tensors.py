@@ -27,7 +27,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.host_work import work_of_host
 from pytest_cudafork.capture.operators.traits import makes_by_shape, tensors_in
 from pytest_cudafork.capture.software.places import Places
-from pytest_cudafork.capture.stand_ins import addresses, called_back, saved_tensors
+from pytest_cudafork.capture.stand_ins import addresses, called_back, cuda_kernels, saved_tensors
 from pytest_cudafork.capture.stand_ins.called_back import index_now
 from pytest_cudafork.capture.stand_ins.host_copies import (
     check_assignment,
@@ -145,6 +145,7 @@ class CudaTensors(Places):
             undo.callback(compiler)
             saved_tensors.put_in_place(undo)
             called_back.put_in_place(undo, self)
+            cuda_kernels.put_in_place(undo, self)
             yield
 
     def __torch_function__(

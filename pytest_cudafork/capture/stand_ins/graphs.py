@@ -195,6 +195,27 @@ class CUDAGraph:
         return self._capture
 
 
+class AcceleratorGraph(CUDAGraph):
+    """Stands for ``torch.accelerator.Graph``: a ``with`` of it captures the current stream."""
+
+    def __init__(
+        self, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default"
+    ) -> None:
+        super().__init__(keep_graph)
+        self.graph_pool, self.capture_error_mode = pool, capture_error_mode
+
+    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Begin, with what the constructor was given."""
+        mode = self.capture_error_mode
+        super().capture_begin(self.graph_pool, "global" if mode == "default" else mode)
+
+    def __enter__(self) -> None:
+        self.capture_begin()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._end(*raised)
+
+
 class graph:  # as torch writes it
     """Stands for ``torch.cuda.graph``: a ``with`` whose work is recorded."""
 

@@ -52,7 +52,12 @@ _OF_CUDA: dict[str, Any] = {
 these."""
 _OF_TORCH: dict[str, Any] = {"Stream": streams.AnyStream, "Event": streams.AnyEvent}
 """What stands for what in ``torch`` itself."""
-_OF_ACCELERATOR = ("current_stream", "set_stream", "synchronize")
+_OF_ACCELERATOR: dict[str, Any] = {
+    "current_stream": streams.current_stream,
+    "set_stream": streams.set_stream,
+    "synchronize": streams.synchronize,
+    "Graph": graphs.AcceleratorGraph,
+}
 _MADE_BY_NEW = ("CUDAGraph", "Stream", "ExternalStream", "Event")
 _LEFT_OUT = ("torch.", "pytest_cudafork.")
 _HOMES = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams")
@@ -78,9 +83,9 @@ def in_force(failed: Failed | None = None) -> Iterator[None]:
             for name, original in originals.items():
                 if vars(sys.modules[home]).get(name) is original:
                     undo.set(sys.modules[home], name, _OF_CUDA[name])
-        for name in _OF_ACCELERATOR:
+        for name, instead in _OF_ACCELERATOR.items():
             if hasattr(torch.accelerator, name):
-                undo.set(torch.accelerator, name, _OF_CUDA[name])
+                undo.set(torch.accelerator, name, instead)
         ours = {name: _OF_CUDA[name] for name in originals}
         of_torch = {name: vars(torch)[name] for name in _OF_TORCH if name in vars(torch)}
         for name in of_torch:
