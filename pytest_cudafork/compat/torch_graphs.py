@@ -106,10 +106,11 @@ def below_autograd() -> contextlib.AbstractContextManager[object]:
     return found
 
 
-def without_torch_function() -> contextlib.AbstractContextManager[object]:
-    """Return a context in which ``__torch_function__`` of subclasses is not called."""
-    found: contextlib.AbstractContextManager[object] = torch._C.DisableTorchFunction()
-    return found
+without_torch_function: Any = torch._C.DisableTorchFunction
+"""A context in which no ``__torch_function__`` is called."""
+
+torch_function_is_on: Any = torch._C._is_torch_function_enabled
+"""Whether that of subclasses is called."""
 
 
 # -- dispatch modes: those of other threads are pushed and popped without a ``with`` ---------------

@@ -17,7 +17,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.stand_ins.storages import KNOWN
-from pytest_cudafork.compat.torch_graphs import BACKWARD, active_function_modes
+from pytest_cudafork.compat.torch_graphs import (
+    BACKWARD,
+    active_function_modes,
+    torch_function_is_on,
+)
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals
@@ -39,6 +43,24 @@ def at_work(index: int, function: Callable[..., Any], args: Any, kwargs: dict[st
         return function(*args, **kwargs)
     finally:
         _AT_WORK.reset(token)
+
+
+def by_subclasses(
+    mode: Any, function: Callable[..., Any], types: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Let subclasses that stand in for functions do so, while a mode is active.
+
+    Returns ``NotImplemented`` where none of them does, or one of them has been asked already.
+    """
+    if not types or not torch_function_is_on():
+        return NotImplemented
+    for kind in types:
+        method = kind.__torch_function__
+        if getattr(method, "__func__", None) is not Tensor.__torch_function__.__func__:
+            found = active(mode, method, function, types, args, kwargs)
+            if found is not NotImplemented:
+                return found
+    return NotImplemented
 
 
 def is_at_work() -> bool:

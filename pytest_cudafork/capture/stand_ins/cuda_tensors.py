@@ -92,7 +92,7 @@ class CudaTensors(Places):
             Tensor.device.__get__: self._device,
             Tensor.is_cuda.__get__: lambda tensor: index_now(tensor) is not None,
             Tensor.is_cpu.__get__: lambda tensor: index_now(tensor) is None and tensor.is_cpu,
-            Tensor.get_device: self._get_device,
+            **dict.fromkeys((Tensor.get_device, torch.get_device), self._get_device),
             Tensor.__cuda_array_interface__.__get__: addresses.array_interface,
         }
         self._moves: dict[Any, Callable[..., Tensor]] = {
@@ -165,6 +165,9 @@ class CudaTensors(Places):
         move = self._moves.get(_plain(func))
         if move is not None:
             return move(*args, **kwargs)
+        done = called_back.by_subclasses(self, func, types, args, kwargs)
+        if done is not NotImplemented:
+            return done
         asked = kwargs.get("device")
         if asked is None and makes_tensors(func):
             asked = default_device()

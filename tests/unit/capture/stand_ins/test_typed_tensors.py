@@ -65,6 +65,40 @@ class Weight(torch.nn.Parameter):  # type: ignore[misc, name-defined]
         self.data.narrow(self.dim_of_shards, 0, part.shape[self.dim_of_shards]).copy_(part)
 
 
+class Linear4(torch.Tensor):  # type: ignore[misc, name-defined]
+    """Weights that compute ``linear`` themselves, in memory that they make where the input lies."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.nn.functional.linear:
+            return super().__torch_function__(func, types, args, kwargs or {})
+        x, weight = args[:2]
+        assert x.device == GPU
+        made = torch.empty(len(x), len(weight), device="cuda")
+        return made.copy_(x @ weight.as_subclass(torch.Tensor).T)
+
+
+class Around(torch.Tensor):  # type: ignore[misc, name-defined]
+    """A wrapper whose results are wrappers."""
+
+    @staticmethod
+    def __new__(cls: Any, inner: Any) -> Any:
+        return getattr(torch.Tensor, WRAPPERS)(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device
+        )
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __tensor_flatten__(self) -> Any:
+        return ["inner"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [each.inner if isinstance(each, cls) else each for each in args]
+        return cls(func(*plain, **(kwargs or {})))
+
+
 def scaled(device: str) -> Any:
     return Scaled(
         torch.ones(4, 4, dtype=torch.int8, device=device), torch.tensor(2.0, device=device)
@@ -162,3 +196,27 @@ def test_parameters_of_a_class_of_their_own_lie_there() -> None:
         out = torch.nn.functional.linear(x, module.weight)
     graph.replay()
     assert out.tolist() == [[4.0] * 4] * 2
+
+
+def test_a_function_of_a_subclass_is_told_where_tensors_lie_and_makes_others_there() -> None:
+    weight = torch.ones(4, 4, device="cuda").as_subclass(Linear4)
+    x, graph = torch.ones(2, 4, device="cuda"), graphs.CUDAGraph()
+    with graphs.graph(graph):
+        out = torch.nn.functional.linear(x, weight)
+    x.fill_(2)
+    graph.replay()
+    assert out.is_cuda
+    assert out.tolist() == [[8.0] * 4] * 2
+    assert (weight + 1).is_cuda
+    assert torch.get_device(weight) == 0
+
+
+def test_what_lies_in_the_wrappers_of_results_lies_there_too() -> None:
+    there: Any = Around(torch.ones(2, device="cuda"))
+    host: Any = Around(torch.ones(2))
+    made = there + 1
+    assert type(made) is Around
+    assert made.is_cuda
+    assert made.inner.is_cuda
+    assert made.inner.tolist() == [2, 2]
+    assert not (host + 1).inner.is_cuda
