@@ -235,6 +235,16 @@ def test_a_graph_of_any_accelerator_captures_the_current_stream() -> None:
 
 def test_a_generator_on_a_gpu_is_registered_and_one_of_the_host_is_refused() -> None:
     made = graphs.CUDAGraph()
-    made.register_generator_state(Generator())
+    own, same = Generator(), Generator()
+    made.register_generator_state(own)
+    for each in (own, same):
+        each.manual_seed(3)
+    with graphs.graph(made):
+        x = torch.randn(3, generator=own)
+        y = torch.ones(3).uniform_(generator=own)
+    for _ in range(2):
+        made.replay()
+        assert torch.equal(x, torch.randn(3, generator=same))
+        assert torch.equal(y, torch.ones(3).uniform_(generator=same))
     with pytest.raises(GraphNotJudgedError, match="lies on no GPU"):
         made.register_generator_state(torch.Generator())
