@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -50,6 +50,31 @@ def has_python_kernel(name: str, overload: str) -> bool:
     return any(f"{namespace}/{spelled}/{key}" in known for key in _KERNEL_KEYS)
 
 
+_NAMESPACES_OF_TORCH = ("aten", "c10d", "c10d_functional", "fsdp", "inductor", "prims", "quantized",
+                        "rngprims", "streams", "symm_mem")  # fmt: skip
+
+
+def python_kernels_for_cuda() -> Iterator[tuple[Any, bool]]:
+    """Give operators of others with Python code for CUDA, and whether the CPU has no kernel.
+
+    Those with code for the CPU alone are left out.
+    """
+    for each in list(getattr(torch.library, "_impls", ())):
+        namespace, name, key = each.split("/", 2)
+        if namespace in _NAMESPACES_OF_TORCH or key not in ("CUDA", *_KERNEL_KEYS[1:]):
+            continue
+        full = f"{namespace}::{name}"
+        packet = getattr(getattr(torch.ops, namespace), name.partition(".")[0], None)
+        if packet is None or torch._C._dispatch_has_kernel_for_dispatch_key(full, "CPU"):
+            continue
+        alone = not torch._C._dispatch_has_computed_kernel_for_dispatch_key(full, "CPU")
+        yield getattr(packet, name.partition(".")[2] or "default"), alone
+
+
+unregister: Any = methodcaller("_destroy")
+"""``unregister(library)``: take back what a ``torch.library.Library`` has registered, now."""
+
+
 def python_kernel(op: Any) -> Any:
     """Return the Python code of a higher-order operator for plain tensors; None: it has none."""
     kernels: dict[Any, Any] = getattr(op, "py_kernels", {})
@@ -81,10 +106,11 @@ def below_autograd() -> contextlib.AbstractContextManager[object]:
     return found
 
 
-def without_torch_function() -> contextlib.AbstractContextManager[object]:
-    """Return a context in which ``__torch_function__`` of subclasses is not called."""
-    found: contextlib.AbstractContextManager[object] = torch._C.DisableTorchFunction()
-    return found
+without_torch_function: Any = torch._C.DisableTorchFunction
+"""A context in which no ``__torch_function__`` is called."""
+
+torch_function_is_on: Any = torch._C._is_torch_function_enabled
+"""Whether that of subclasses is called."""
 
 
 # -- dispatch modes: those of other threads are pushed and popped without a ``with`` ---------------
@@ -184,7 +210,8 @@ def passed_on() -> tuple[type, ...]:
 
 
 CUDA_KEYS: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-"""For ``OpOverload.redispatch``: the kernel of an operator for CUDA."""
+ELSEWHERE_KEYS: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.XPU)
+"""For ``OpOverload.redispatch``: the kernel for CUDA, and one for any device if there is one."""
 
 
 def active_modes() -> Iterable[Any]:
@@ -390,6 +417,15 @@ def profiler_mark(name: str) -> contextlib.AbstractContextManager[object]:
     mark: contextlib.AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)
     return mark
 
+
+WRAPPERS = "_make_wrapper_subclass"
+"""Static method of ``Tensor`` by which subclasses make tensors without memory of their own."""
+
+BETWEEN_GPUS: Any = torch._C
+"""Has ``_scatter`` and the like, which ``torch.nn.parallel.comm`` calls."""
+
+COPY_STREAMS = torch.nn.parallel._functions, "_streams"
+"""The streams by which ``DataParallel`` copies a batch, for each GPU; None: there are none yet."""
 
 # -- torch.compile ---------------------------------------------------------------------------------
 

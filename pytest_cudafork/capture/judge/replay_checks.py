@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -36,12 +37,22 @@ def check_work(capture: SeenCapture, findings: Findings) -> None:
     )
 
 
-def state_of(backend: str) -> Any:
-    """Return what changes whenever random numbers are drawn on the devices of a backend."""
+def state_of(backend: str, generators: Iterable[Any] = (None,)) -> Any:
+    """Return what changes whenever random numbers are drawn from generators.
+
+    None stands for the default one of the devices of a backend.
+    """
     if backend == "cuda":
-        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        default = torch.cuda.default_generators[torch.cuda.current_device()]
+    else:
+        default = torch.default_generator
+    return tuple(_state(default if each is None else each, backend) for each in generators)
+
+
+def _state(generator: Any, backend: str) -> Any:
+    if backend == "cuda" and generator.device.type == "cuda":
         return generator.initial_seed(), generator.get_offset()
-    state = torch.get_rng_state()
+    state = generator.get_state()
     return zlib.crc32(ctypes.string_at(state.data_ptr(), state.nbytes))  # NumPy may not be there
 
 
@@ -56,7 +67,7 @@ class RandomNumbers:
         """Look at the generator before a replay, and compare with the replay before."""
         if not capture.uses.draws:
             return
-        state = state_of(capture.backend)
+        state = state_of(capture.backend, capture.uses.generators)
         if self._before.get(capture) == state and capture.replays:
             self._tell(
                 capture,
@@ -69,7 +80,10 @@ class RandomNumbers:
 
     def ends(self, capture: SeenCapture) -> None:
         """See whether a replay has advanced the generator."""
-        if capture.uses.draws and state_of(capture.backend) == self._before.get(capture):
+        uses: GraphUses = capture.uses
+        if not uses.draws:
+            return
+        if state_of(capture.backend, uses.generators) == self._before.get(capture):
             self._tell(
                 capture,
                 Level.ERROR,

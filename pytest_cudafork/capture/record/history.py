@@ -153,7 +153,8 @@ class History:
         else:
             uses.took((*args, *kwargs.values()))
             uses.did(known.traits.name, operation.where)
-            uses.draws += draws
+            if draws:
+                uses.draws_from(kwargs.get("generator"))
             for each in places_among(known.name, args):
                 self._places(each, operation.where)
         for index, (memory, part, reads) in enumerate(taken.targets):

@@ -119,6 +119,7 @@ class GraphUses:
         differing: calls whose numbers were others in the run before: the graph's, and that run's.
         work: how many operators and launches it holds; -1: it holds what cannot be counted.
         draws: how many of them draw random numbers.
+        generators: what these draw from; None: the default generator of the device.
         numbers: numbers among their arguments.
         host: those of them that the host had read from tensors.
         named: tensors by which user code knows memory that it reads, each with the line that reads
@@ -144,6 +145,7 @@ class GraphUses:
         self.calls: dict[Call, list[tuple[Any, ...]]] = {}
         self.differing: list[tuple[Call, tuple[Any, ...], tuple[Any, ...]]] = []
         self.work = self.draws = 0
+        self.generators: list[Any] = []
         self.numbers: set[int | float | complex] = set()
         self.host: list[HostNumber] = []
         self.named: dict[Memory, list[Named]] = {}
@@ -160,6 +162,12 @@ class GraphUses:
         if line not in self._known_lines:
             self._known_lines.add(line)
             self.lines.append(line)
+
+    def draws_from(self, generator: Any) -> None:
+        """Note the generator that random numbers come from; None: the default one of the device."""
+        self.draws += 1
+        if generator not in self.generators:
+            self.generators.append(generator)
 
     def took(self, numbers: Iterable[Any]) -> None:
         """Note the numbers among arguments."""

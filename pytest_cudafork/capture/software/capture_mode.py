@@ -58,6 +58,7 @@ class CaptureMode(RecordingMode):
         self._pool = pool
         self.refusals = Refusals()
         self.open_capture: Any = None  # what ends it, while it is in force
+        self.generators = [torch.default_generator]  # those that a replay advances
         self.others_may_work = False  # other threads, as a capture "thread_local" of CUDA lets them
         self._by_kind: dict[Kind, Callable[..., Any]] = {
             Kind.EMPTY: self._empty,
@@ -319,15 +320,14 @@ class CaptureMode(RecordingMode):
 
     def _check_generator(self, traits: Traits, kwargs: dict[str, Any]) -> None:
         generator = kwargs.get("generator")
-        if generator is not None and (
-            identity_of(generator) != identity_of(torch.default_generator)
-        ):
+        known = map(identity_of, self.generators)
+        if generator is not None and identity_of(generator) not in known:
             self.refusals.refuse(
                 f"{traits.name} at {{where}} draws from a generator of its own",
                 "a CUDA graph knows the default generator only; another one has to be registered "
                 "with CUDAGraph.register_generator_state before the capture",
-                "use the default generator within the graph, or draw before the replay into a "
-                "static input",
+                "register it, use the default generator within the graph, or draw before the "
+                "replay into a static input",
                 check="capture-failed",
             )
 

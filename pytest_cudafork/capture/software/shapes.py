@@ -173,8 +173,8 @@ class Shapes:
             if traits.has_device:
                 new_kwargs["device"] = torch.device("meta")
             new_kwargs.pop("pin_memory", None)
-            if traits.has_generator:
-                new_kwargs.pop("generator", None)
+        if new_kwargs.get("generator") is not None:
+            new_kwargs["generator"] = None  # it advances in a replay alone
         with _randomness_kept(not meta):
             results = op(*new_args, **new_kwargs)
         resized = []

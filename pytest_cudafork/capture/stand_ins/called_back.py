@@ -17,7 +17,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.stand_ins.storages import KNOWN
-from pytest_cudafork.compat.torch_graphs import BACKWARD, active_function_modes
+from pytest_cudafork.compat.torch_graphs import (
+    BACKWARD,
+    active_function_modes,
+    torch_function_is_on,
+)
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals
@@ -39,6 +43,24 @@ def at_work(index: int, function: Callable[..., Any], args: Any, kwargs: dict[st
         return function(*args, **kwargs)
     finally:
         _AT_WORK.reset(token)
+
+
+def by_subclasses(
+    mode: Any, function: Callable[..., Any], types: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Let subclasses that stand in for functions do so, while a mode is active.
+
+    Returns ``NotImplemented`` where none of them does, or one of them has been asked already.
+    """
+    if not types or not torch_function_is_on():
+        return NotImplemented
+    for kind in types:
+        method = kind.__torch_function__
+        if getattr(method, "__func__", None) is not Tensor.__torch_function__.__func__:
+            found = active(mode, method, function, types, args, kwargs)
+            if found is not NotImplemented:
+                return found
+    return NotImplemented
 
 
 def is_at_work() -> bool:
@@ -67,7 +89,7 @@ def _with_mode(mode: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         index = next((each for each in found if each is not None), _AT_WORK.get())
         if index is None:
             return run(roots, *args, **kwargs)
-        return at_work(index, _active, (mode, run, roots, *args), kwargs)
+        return at_work(index, active, (mode, run, roots, *args), kwargs)
 
     return backward
 
@@ -84,14 +106,15 @@ def _hooked(mode: Any, init: Callable[..., None]) -> Callable[..., None]:
         def pack(tensor: Tensor) -> Any:
             if index_now(tensor) is None:
                 return pack_hook(tensor)
-            return _active(mode, pack_hook, tensor)
+            return active(mode, pack_hook, tensor)
 
         init(self, pack, unpack_hook)
 
     return hooked
 
 
-def _active(mode: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def active(mode: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function while a mode is active, which it may be already."""
     if any(each is mode for each in active_function_modes()):
         return function(*args, **kwargs)
     with mode:

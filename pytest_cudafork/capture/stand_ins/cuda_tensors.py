@@ -5,8 +5,8 @@ lie there, too. The plugin's own code is told the truth. Common operators refuse
 kinds, as a GPU does. Within a capture the host works at once with what lies on the host for
 sure, and copies between the two are taken and refused as CUDA does. Not covered: tensors that no
 call of the Python API of torch makes (``torch.Tensor([1.0])``) say "cpu", and a
-capture takes them for tensors of the device; generators on a GPU and threads that ran before are
-refused by the present face.
+capture takes them for tensors of the device; threads that ran before are refused by the present
+face.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.host_work import work_of_host
 from pytest_cudafork.capture.operators.traits import makes_by_shape, tensors_in
 from pytest_cudafork.capture.software.places import Places
-from pytest_cudafork.capture.stand_ins import called_back, saved_tensors
+from pytest_cudafork.capture.stand_ins import addresses, called_back, cuda_kernels, saved_tensors
 from pytest_cudafork.capture.stand_ins.called_back import index_now
 from pytest_cudafork.capture.stand_ins.host_copies import (
     check_assignment,
@@ -41,6 +41,8 @@ from pytest_cudafork.capture.stand_ins.host_copies import (
 from pytest_cudafork.capture.stand_ins.mixed_places import check_places
 from pytest_cudafork.capture.stand_ins.storages import KNOWN, storage_of
 from pytest_cudafork.capture.stand_ins.streams import current_capture
+from pytest_cudafork.capture.stand_ins.typed_tensors import as_type
+from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
     COMPILER,
@@ -55,6 +57,7 @@ from pytest_cudafork.compat.torch_graphs import (
     has_fake_tensors,
     makes_tensors,
     uncompiled,
+    without_torch_function,
 )
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -89,7 +92,8 @@ class CudaTensors(Places):
             Tensor.device.__get__: self._device,
             Tensor.is_cuda.__get__: lambda tensor: index_now(tensor) is not None,
             Tensor.is_cpu.__get__: lambda tensor: index_now(tensor) is None and tensor.is_cpu,
-            Tensor.get_device: self._get_device,
+            **dict.fromkeys((Tensor.get_device, torch.get_device), self._get_device),
+            Tensor.__cuda_array_interface__.__get__: addresses.array_interface,
         }
         self._moves: dict[Any, Callable[..., Tensor]] = {
             # A session that shows a GPU has hooked it by now.
@@ -106,6 +110,10 @@ class CudaTensors(Places):
             Tensor.__array__: functools.partial(self._numpy, Tensor.__array__),
             torch.as_tensor: functools.partial(self._as_tensor, torch.as_tensor),
             torch.asarray: functools.partial(self._as_tensor, torch.asarray),
+            torch_internals.parse_to(): self._parse_to,
+            Tensor.type: functools.partial(as_type, self._to),
+            Tensor.__dlpack__: addresses.dlpack,
+            Tensor.__dlpack_device__: addresses.dlpack_device,
         }
 
     @contextlib.contextmanager
@@ -137,6 +145,7 @@ class CudaTensors(Places):
             undo.callback(compiler)
             saved_tensors.put_in_place(undo)
             called_back.put_in_place(undo, self)
+            cuda_kernels.put_in_place(undo, self)
             yield
 
     def __torch_function__(
@@ -156,6 +165,9 @@ class CudaTensors(Places):
         move = self._moves.get(_plain(func))
         if move is not None:
             return move(*args, **kwargs)
+        done = called_back.by_subclasses(self, func, types, args, kwargs)
+        if done is not NotImplemented:
+            return done
         asked = kwargs.get("device")
         if asked is None and makes_tensors(func):
             asked = default_device()
@@ -255,6 +267,12 @@ class CudaTensors(Places):
             KNOWN.note_gpu(result, after)
         return result
 
+    def _parse_to(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the arguments of ``Module.to``, which moves each of its tensors then."""
+        found = torch_internals.parse_to()(*args, **kwargs)
+        like = args[0] if args else kwargs.get("tensor")
+        return (self._device(like), *found[1:]) if isinstance(like, Tensor) else found
+
     def _as_tensor(
         self, original: Callable[..., Tensor], data: Any, *args: Any, **kwargs: Any
     ) -> Tensor:
@@ -314,7 +332,8 @@ class CudaTensors(Places):
             if index is None:
                 made = self._on_host(original, data, *args, **kwargs)
             else:
-                made = original(data, *args, **kwargs)
+                with without_torch_function():
+                    made = original(data, *args, **kwargs)
                 KNOWN.note_gpu(made, index)
             return made
 

@@ -18,7 +18,8 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.backend import OpenCapture, SoftwareBackend, SoftwareCapture
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.pool import Pool
-from pytest_cudafork.capture.stand_ins.streams import Stream, current_capture, stream
+from pytest_cudafork.capture.stand_ins.random_numbers import Generator
+from pytest_cudafork.capture.stand_ins.streams import Stream, current_capture, refuse, stream
 from pytest_cudafork.capture.story.findings import finding_lines
 from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.compat.torch_graphs import active_modes, identity_of
@@ -79,6 +80,7 @@ class CUDAGraph:
         self._owner = 0
         self._capture: SoftwareCapture | None = None
         self._pool: Pool | None = None
+        self._generators: list[Generator] = []
 
     def capture_begin(
         self,
@@ -109,6 +111,9 @@ class CUDAGraph:
             begun.__enter__()
         except CaptureFailedError as error:
             raise _in_full(error.finding) from None
+        mode = current_capture()
+        if mode is not None:
+            mode.generators += self._generators
         self._open, self._owner, self._pool = begun, threading.get_ident(), begun.pool
 
     def capture_end(self) -> None:
@@ -157,9 +162,11 @@ class CUDAGraph:
         return self._pool
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Take the generator that a replay advances: there is the default one only."""
-        if identity_of(generator) != identity_of(torch.default_generator):
-            _refuse("register_generator_state of a generator of its own")
+        """Take a generator that a replay advances, beside the default one."""
+        if isinstance(generator, Generator):
+            self._generators.append(generator)
+        elif identity_of(generator) != identity_of(torch.default_generator):
+            _refuse("register_generator_state of a generator that lies on no GPU")
 
     def enable_debug_mode(self) -> None:
         """Do nothing: what was captured is known."""
@@ -186,6 +193,27 @@ class CUDAGraph:
         if self._capture is None:
             raise RuntimeError(f"Called CUDAGraph::{name} without a preceding successful capture.")
         return self._capture
+
+
+class AcceleratorGraph(CUDAGraph):
+    """Stands for ``torch.accelerator.Graph``: a ``with`` of it captures the current stream."""
+
+    def __init__(
+        self, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default"
+    ) -> None:
+        super().__init__(keep_graph)
+        self.graph_pool, self.capture_error_mode = pool, capture_error_mode
+
+    def capture_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Begin, with what the constructor was given."""
+        mode = self.capture_error_mode
+        super().capture_begin(self.graph_pool, "global" if mode == "default" else mode)
+
+    def __enter__(self) -> None:
+        self.capture_begin()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._end(*raised)
 
 
 class graph:  # as torch writes it
@@ -244,10 +272,7 @@ def end_open_captures() -> list[str]:
 
 
 def _refuse(call: str) -> NoReturn:
-    raise GraphNotJudgedError(
-        f"{call} cannot be done by the software graph, which stands for torch.cuda here: there is "
-        "no graph of the CUDA driver. Test this with the backend 'cuda', on a machine with a GPU"
-    )
+    refuse(call, "there is no graph of the CUDA driver")
 
 
 def _in_full(finding: CaptureFinding) -> RuntimeError:

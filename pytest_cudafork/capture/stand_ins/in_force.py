@@ -16,9 +16,15 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.stand_ins import graphs, streams
+from pytest_cudafork.capture.stand_ins import (
+    addresses,
+    graphs,
+    random_numbers,
+    several_gpus,
+    streams,
+    typed_tensors,
+)
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors
-from pytest_cudafork.capture.stand_ins.random_numbers import put_in_place
 from pytest_cudafork.compat.torch_graphs import MARKS, NoMarks, raises_for_marks
 from pytest_cudafork.errors import CudaForkWarning, GraphNotJudgedError
 from pytest_cudafork.observe.base.after_import import Failed
@@ -44,7 +50,14 @@ _OF_CUDA: dict[str, Any] = {
 }
 """What stands for what in ``torch.cuda``. ``make_graphed_callables`` is torch's own: it is made of
 these."""
-_OF_ACCELERATOR = ("current_stream", "set_stream", "synchronize")
+_OF_TORCH: dict[str, Any] = {"Stream": streams.AnyStream, "Event": streams.AnyEvent}
+"""What stands for what in ``torch`` itself."""
+_OF_ACCELERATOR: dict[str, Any] = {
+    "current_stream": streams.current_stream,
+    "set_stream": streams.set_stream,
+    "synchronize": streams.synchronize,
+    "Graph": graphs.AcceleratorGraph,
+}
 _MADE_BY_NEW = ("CUDAGraph", "Stream", "ExternalStream", "Event")
 _LEFT_OUT = ("torch.", "pytest_cudafork.")
 _HOMES = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams")
@@ -70,13 +83,19 @@ def in_force(failed: Failed | None = None) -> Iterator[None]:
             for name, original in originals.items():
                 if vars(sys.modules[home]).get(name) is original:
                     undo.set(sys.modules[home], name, _OF_CUDA[name])
-        for name in _OF_ACCELERATOR:
+        for name, instead in _OF_ACCELERATOR.items():
             if hasattr(torch.accelerator, name):
-                undo.set(torch.accelerator, name, _OF_CUDA[name])
+                undo.set(torch.accelerator, name, instead)
         ours = {name: _OF_CUDA[name] for name in originals}
-        held, by_their_own_choice = _holders(originals, ours)
+        of_torch = {name: vars(torch)[name] for name in _OF_TORCH if name in vars(torch)}
+        for name in of_torch:
+            undo.set(torch, name, _OF_TORCH[name])
+        held, held_of_torch, *by_their_own_choice = _holders(originals, of_torch, ours, _OF_TORCH)
         _give(held, ours)
-        undo.callback(_take_back, ours, originals, leave=by_their_own_choice)
+        _give(held_of_torch, _OF_TORCH)
+        undo.callback(
+            _take_back, (ours, _OF_TORCH), (originals, of_torch), leave=by_their_own_choice
+        )
         for name in _MADE_BY_NEW:
             undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
         _pass_on(originals["graph"], undo)
@@ -84,7 +103,8 @@ def in_force(failed: Failed | None = None) -> Iterator[None]:
         if raises_for_marks(torch.cuda.nvtx):
             undo.set(torch.cuda.nvtx, MARKS, NoMarks())
         if is_shown():
-            put_in_place(undo)
+            for part in (addresses, random_numbers, several_gpus, typed_tensors):
+                part.put_in_place(undo)
             undo.enter_context(CudaTensors().in_this_thread_and_new_ones(failed))
         try:
             yield
@@ -145,27 +165,31 @@ def _give(names: _Names, values: Mapping[str, Any]) -> None:
             setattr(module, name, values[name])
 
 
-def _take_back(ours: Mapping[str, Any], originals: Mapping[str, Any], leave: _Names) -> None:
+_Tables = tuple[Mapping[str, Any], ...]
+
+
+def _take_back(ours: _Tables, originals: _Tables, leave: list[_Names]) -> None:
     """Give all that hold a stand-in by now, but those of ``leave``, the original."""
-    (held,) = _holders(ours)
-    _give(held - leave, originals)
+    for held, left, values in zip(_holders(*ours), leave, originals, strict=True):
+        _give(held - left, values)
 
 
 def _holders(*tables: Mapping[str, Any]) -> list[_Names]:
     """Return for each table who holds its values by their names, among the modules of others.
 
-    The tables have the same names. All are looked for in one pass, and of torch's own modules, a
-    thousand or two, no more than the key is looked at: each test of a graph does this twice.
+    All are looked for in one pass, and of torch's own modules, a thousand or two, no more than the
+    key is looked at: each test of a graph does this twice.
     """
     found: list[_Names] = [set() for _ in tables]
-    names = tables[0].keys()
+    names = {name for table in tables for name in table}
     for key, module in list(sys.modules.items()):
         if key.startswith(_LEFT_OUT) or not isinstance(module, ModuleType):
             continue
         attributes = module.__dict__
         for name in names & attributes.keys():
+            value = attributes.get(name)
             for held, values in zip(found, tables, strict=True):
-                if attributes.get(name) is values[name] and not _is_left_out(module):
+                if name in values and value is values[name] and not _is_left_out(module):
                     held.add((key, name))
     return found
 

@@ -1,6 +1,7 @@
 """Random numbers on "cuda" without a GPU: the CPU's default generator draws them, for each device.
 
-So what seeds a GPU's generator, or keeps its state, does that to the CPU's.
+So what seeds a GPU's generator, or keeps its state, does that to the CPU's. A generator of its own
+is one of the CPU, which says that it is on a GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,38 @@ import torch
 from pytest_cudafork.observe.base.undo import UndoStack
 
 _HOMES = (torch.cuda, torch.cuda.random)
+
+
+class Generator(torch.Generator):  # type: ignore[misc]  # torch is not followed
+    """Stands for a ``torch.Generator`` on a GPU."""
+
+    def __new__(cls, device: Any = "cuda") -> Generator:
+        """Make one of the CPU."""
+        made: Generator = super().__new__(cls)
+        return made
+
+    def __init__(self, device: Any = "cuda") -> None:
+        self._place = torch.device("cuda", torch.device(device).index or 0)
+
+    @property
+    def device(self) -> torch.device:
+        """The GPU that it draws on."""
+        return self._place
+
+    def clone_state(self) -> Generator:
+        """Return another one in the same state."""
+        made = Generator(self._place)
+        made.set_state(self.get_state())
+        return made
+
+    def __reduce__(self) -> Any:
+        return _again, (self._place, self.get_state())
+
+
+def _again(place: torch.device, state: torch.Tensor) -> Generator:
+    made = Generator(place)
+    made.set_state(state)
+    return made
 
 
 def put_in_place(undo: UndoStack) -> None:

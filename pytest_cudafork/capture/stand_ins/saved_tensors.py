@@ -28,6 +28,17 @@ def put_in_place(undo: UndoStack) -> None:
     known = places_of_saved()
     known.insert(0, entry)
     undo.callback(known.remove, entry)
+    undo.set(torch.UntypedStorage, "cuda", _to_gpu)
+
+
+def _to_gpu(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
+    """Return a copy of memory on a GPU, as a ``map_location`` asks for; no copy if it is there."""
+    index = device if isinstance(device, int) else torch.device(device or "cuda").index or 0
+    if KNOWN.index_of_storage(storage) == index:
+        return storage
+    made = storage.clone()
+    KNOWN.note_storage(made, index)
+    return made
 
 
 def _place_of(storage: Any) -> str | None:

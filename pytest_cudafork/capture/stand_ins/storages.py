@@ -20,6 +20,7 @@ from pytest_cudafork.compat.torch_graphs import (
     without_torch_function,
 )
 
+FLATTENS = "__tensor_flatten__"
 _ENOUGH = 4096  # storages noted between two looks for those that are gone
 
 
@@ -68,6 +69,9 @@ class Storages:
             storage = storage_of(tensor)
             if storage is not None and not self._is_of_host(identity_of(storage)):
                 self.note_storage(storage, index)
+            if hasattr(tensor, FLATTENS):  # a wrapper says what tensors it is made of
+                names, _ = getattr(tensor, FLATTENS)()
+                self.note_gpu([getattr(tensor, name) for name in names], index)
         self._clear()
 
     def note_storage(self, storage: Any, index: int) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -19,6 +19,7 @@ from pytest_cudafork.capture.interface.meanwhile import variable_set
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.stand_ins.forks import Forks
 from pytest_cudafork.compat.torch_graphs import active_modes
+from pytest_cudafork.errors import GraphNotJudgedError
 
 __tracebackhide__ = of_refusals
 
@@ -26,14 +27,31 @@ __tracebackhide__ = of_refusals
 class Stream:
     """Stands for ``torch.cuda.Stream``; those of one number are equal, 0 is the default stream."""
 
+    device_type = 1  # torch's number for CUDA
+
     def __init__(
-        self, device: Any = None, priority: int = 0, *, stream_ptr: int | None = None, **kwargs: Any
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        stream_ptr: int | None = None,
+        stream_id: int | None = None,
+        device_index: int = 0,
+        **kwargs: Any,
     ) -> None:
-        self.device = _device_of(device)
+        existing = stream_id is not None
+        self.device = _device_of(device_index if existing else device)
         self.device_index = self.device.index
         self.priority = priority
-        self.stream_id = self.cuda_stream = id(self) if stream_ptr is None else stream_ptr
+        number = stream_id if existing else stream_ptr
+        self.stream_id = self.cuda_stream = id(self) if number is None else number
+        self.native_handle = self.cuda_stream
         self._entered: list[stream] = []
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the lowest and the highest priority, as an H200 has them."""
+        return 0, -5
 
     def wait_event(self, event: Any) -> None:
         """Do nothing: what it stands for has happened. Within a capture, be forked or joined."""
@@ -108,8 +126,16 @@ class Event:
     """Stands for ``torch.cuda.Event``: it happens when it is recorded."""
 
     def __init__(
-        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+        *,
+        device: Any = None,
     ) -> None:
+        self.device = _device_of(device)
+        self.event_id = self.cuda_event = id(self)
         self._timed = enable_timing
         self._at: float | None = None
         self.mark: Any = None  # of the capture that it was recorded in
@@ -140,6 +166,46 @@ class Event:
         if self._at is None or end_event._at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return (end_event._at - self._at) * 1000
+
+    def ipc_handle(self) -> NoReturn:
+        """Refuse: another process cannot wait for it."""
+        refuse("Event.ipc_handle()", "there is no event of the CUDA driver")
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> NoReturn:
+        """Refuse: there is no event of another process."""
+        refuse("Event.from_ipc_handle()", "there is no event of the CUDA driver")
+
+
+class _OfAnyDevice(type):
+    """Makes stand-ins for what is on a GPU, or on no device that is named; the rest is torch's."""
+
+    original: type
+    on_gpu: type
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.pop("device", None) if not args else args[0]
+        named = device is not None and not isinstance(device, int)
+        if named and torch.device(device).type != "cuda":
+            return cls.original(device, *args[1:], **kwargs)
+        return cls.on_gpu(*args[1:], device=device, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, (cls.on_gpu, cls.original))
+
+
+class AnyStream(metaclass=_OfAnyDevice):
+    """Stands for ``torch.Stream``, which ``torch.cuda.Stream`` is derived from."""
+
+    original = torch.Stream
+    on_gpu = Stream
+
+
+class AnyEvent(metaclass=_OfAnyDevice):
+    """Stands for ``torch.Event``, which ``torch.cuda.Event`` is derived from."""
+
+    original = getattr(torch, "Event", object)  # older releases have none
+    on_gpu = Event
 
 
 class stream:  # as torch writes it
@@ -188,6 +254,14 @@ def _device_of(device: Any) -> torch.device:
     """Return the GPU that is meant; without a number, or with none at all, the first one."""
     index = device if isinstance(device, int) else torch.device(device or "cuda").index
     return torch.device("cuda", index or 0)
+
+
+def refuse(call: str, why: str) -> NoReturn:
+    """Refuse what the software graph has nothing for, by its name."""
+    raise GraphNotJudgedError(
+        f"{call} cannot be done by the software graph, which stands for torch.cuda here: {why}. "
+        "Test this with the backend 'cuda', on a machine with a GPU"
+    )
 
 
 def current_capture() -> CaptureMode | None:

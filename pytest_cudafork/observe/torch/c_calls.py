@@ -15,7 +15,7 @@ from pytest_cudafork.compat import cpython_layout, torch_internals
 from pytest_cudafork.compat.unpatched import re
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.refusals import refusal
-from pytest_cudafork.observe.torch.rows import initialized
+from pytest_cudafork.observe.torch.rows import MAKE, initialized
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.api import TorchWitness
@@ -131,6 +131,10 @@ def _teller(witness: TorchWitness, entry: str) -> Told:
             present = witness.face not in ("real", "absent")
             if present and entry in _READERS:
                 return _read_number(entry, args, kwargs)
+            make = getattr(sys.modules["torch"].cuda, MAKE, None) if present else None
+            made = None if make is None else make(entry, args, kwargs)
+            if made is not None:
+                return made
             if not initialized() and _READERS.get(entry, True):
                 witness.touch(entry, caller)
             if present:

@@ -197,6 +197,11 @@ PLACE = "_cudafork_place_of"
 """An attribute of ``torch.cuda`` while stand-ins make tensors on GPUs: the GPU of one, or None."""
 
 
+MAKE = "_cudafork_make"
+"""An attribute of ``torch.cuda`` meanwhile: makes what a type of torch, by its name, would make on
+a GPU; it is called with the name and the arguments, and gives None for other types."""
+
+
 def starts_engine(call: Call) -> Any:
     """Record a process's first backward pass, whatever its tensors are, unless stand-ins made them.
 

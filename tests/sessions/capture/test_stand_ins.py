@@ -171,6 +171,77 @@ def test_under_a_present_face_the_fixture_gives_its_device_and_checks_know_it(
     assert len(outcomes(result)) == 3
 
 
+NAMES = """
+import pytest, torch
+from torch import nn
+
+HELD = torch.cuda.FloatTensor, torch.Generator  # by names of their own, taken before any test
+
+def test_types():
+    for kind in (HELD[0], torch.cuda.FloatTensor):
+        made = kind([1.0, 2.0])
+        assert made.is_cuda and made.tolist() == [1, 2]
+        assert torch.ones(2).type(kind).is_cuda
+    assert torch.cuda.LongTensor(2, 3).shape == (2, 3)
+
+def test_generators():
+    first = HELD[1](device="cuda").manual_seed(3)
+    second = torch.Generator(torch.device("cuda")).manual_seed(3)
+    assert first.device == second.device == torch.device("cuda", 0)
+    x = torch.empty(8, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(first)
+    with torch.cuda.graph(graph):
+        x.normal_(generator=first)
+    for _ in range(2):
+        graph.replay()
+        assert torch.equal(x, torch.empty(8, device="cuda").normal_(generator=second))
+
+def test_a_generator_that_is_not_registered():
+    own, graph = torch.Generator(device="cuda"), torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="register_generator_state before the capture"):
+        with torch.cuda.graph(graph):
+            torch.rand(3, device="cuda", generator=own)
+
+def test_streams():
+    side, event = torch.Stream(device="cuda"), torch.Event(device="cuda")
+    assert isinstance(torch.cuda.Stream(), torch.Stream) and isinstance(side, torch.cuda.Stream)
+    x, graph = torch.ones(2, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        event.record()
+        side.wait_event(event)
+        with side:
+            y = x * 2
+        torch.accelerator.current_stream().wait_stream(side)
+    graph.replay()
+    assert y.tolist() == [2, 2]
+
+def test_data_parallel():
+    layer, x = nn.Linear(4, 4).cuda(), torch.randn(3, 4)
+    parallel = nn.DataParallel(layer)
+    made = parallel(x)
+    assert made.is_cuda and torch.allclose(made, layer(x.cuda()))
+    made.sum().backward()
+    assert layer.weight.grad.is_cuda
+"""
+
+
+@pytest.mark.parametrize("face", ["sm_90", "sm_90x2"])
+def test_types_generators_streams_and_data_parallel_work_and_are_no_touches(
+    pytester: pytest.Pytester, face: str
+) -> None:
+    pytester.makepyfile(NAMES)
+    result = run_session(
+        pytester, "-v", "--cuda-fork-captures", "--cuda-fork-graphs=software",
+        "--cuda-fork-check=poison", f"--cuda-fork-device=phantom:{face}",
+    )  # fmt: skip
+    assert_no_crash(result)
+    assert set(outcomes(result).values()) == {"PASSED"}
+    assert len(outcomes(result)) == 5
+    touching = [line for line in result.outlines if "in test_" in line and "test_them" in line]
+    assert all("test_data_parallel" in line for line in touching)  # it asks how many GPUs there are
+
+
 def test_what_a_fixture_of_a_module_holds_lies_on_its_gpu_in_each_test(
     pytester: pytest.Pytester,
 ) -> None:

@@ -76,6 +76,8 @@ CATALOG = (
     Script("lazy_length_mask", _ERROR, "a mask of lengths that have changed is kept"),
     Script("lazy_rotary_table", None, "a table of the warm-up, which follows from no input"),
     Script("longest_read_before", _SUSPICION, "a number in the graph was read from lengths"),
+    Script("noise_of_a_generator", None, "a generator of its own is registered with the graph"),
+    Script("operator_of_an_engine", None, "an operator with Python code for CUDA alone"),
     Script("padding_filled", None, "rows behind the batch are refilled, too"),
     Script("padding_left_over", _SUSPICION, "rows behind the batch say where the graph writes"),
     Script("piecewise", None, "eager attention between two graphs, over static buffers"),
@@ -96,6 +98,7 @@ CATALOG = (
     Script("training_schedule", _SUSPICION, "the learning rate in the graph is not the schedule's"),
     Script("training_schedule_on_device", None, "the learning rate is a tensor that the graph reads"),
     Script("training_step", None, "forward, backward and optimizer in one graph"),
+    Script("weights_assigned", _ERROR, "weights become other tensors, and the old ones are freed"),
     Script("weights_reloaded", None, "weights are loaded in place between replays"),
     Script("weights_swapped", _ERROR, "weights get other memory by a swap"),
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
+from pytest_cudafork.capture.stand_ins.random_numbers import Generator  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 
@@ -56,6 +60,32 @@ def test_random_numbers_that_do_not_advance_are_an_error(monkeypatch: pytest.Mon
             captured.graph._capture, "_run", lambda: (run(), torch.set_rng_state(state))
         )
         captured.replay()
+        assert look.kinds() == ["rng-frozen"]
+
+
+def test_a_generator_of_its_own_is_looked_at_where_the_graph_draws_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, x, graph = Generator(), torch.ones(3), graphs.CUDAGraph()
+    graph.register_generator_state(own)
+    with looking() as look:
+        with graphs.graph(graph):
+            x.normal_(generator=own)
+        graph.replay()
+        torch.manual_seed(0)  # nothing is drawn from the default one
+        graph.replay()
+        torch.manual_seed(0)
+        graph.replay()
+        assert look.kinds() == look.kinds("suspicions") == []
+        for _ in range(2):
+            own.manual_seed(0)
+            graph.replay()
+        assert look.kinds("suspicions") == ["rng-frozen"]
+        capture: Any = graph._capture
+        state, run = own.get_state(), capture._run
+        monkeypatch.setattr(capture, "_run", lambda: (run(), own.set_state(state)))
+        torch.rand(1)
+        graph.replay()
         assert look.kinds() == ["rng-frozen"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -115,6 +115,29 @@ def test_modules_and_devices_of_a_with() -> None:
         assert torch.ones(3).is_cuda
         assert not torch.ones(3, device="cpu").is_cuda
     assert not torch.ones(3).is_cuda
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda module: module.to(GPU),
+        lambda module: module.to(device=GPU),
+        lambda module: module.to(GPU, torch.float32),
+        lambda module: module.to(torch.ones(1, device="cuda")),
+        lambda module: module.to("cuda"),
+        lambda module: module.cuda(),
+    ],
+)
+def test_a_module_is_moved_there_in_whatever_way_the_device_is_given(
+    move: Callable[[Any], Any], moved: bool
+) -> None:
+    module = torch.nn.BatchNorm1d(2)
+    if moved:
+        module.cuda()
+    assert {each.device for each in move(module).state_dict().values()} == {GPU}
+    assert {each.device for each in module.to(CPU).state_dict().values()} == {CPU}
 
 
 @pytest.mark.usefixtures("mode")

@@ -10,7 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
+from pytest_cudafork.capture.stand_ins import graphs, streams  # noqa: E402
+from pytest_cudafork.capture.stand_ins.random_numbers import Generator  # noqa: E402
 from pytest_cudafork.capture.story import remarks  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError, ReplayFailedError  # noqa: E402
 
@@ -210,3 +211,40 @@ def test_one_that_nobody_ends_is_told_though_it_was_refused() -> None:
     (told,) = graphs.end_open_captures()
     assert "was never ended" in told
     assert not graphs.is_current_stream_capturing()
+
+
+def test_a_graph_of_any_accelerator_captures_the_current_stream() -> None:
+    x, pool, side = torch.ones(2), graphs.graph_pool_handle(), streams.Stream()
+    made = graphs.AcceleratorGraph(pool=pool, capture_error_mode="thread_local")
+    with side, made:
+        assert graphs.is_current_stream_capturing()
+        assert streams.current_stream() == side
+        y = x * 2
+    made.replay()
+    assert y.tolist() == [2, 2]
+    assert made.pool() is pool
+    made.reset()
+    with made:
+        y = x * 3
+    made.replay()
+    assert y.tolist() == [3, 3]
+    with pytest.raises(ZeroDivisionError), graphs.AcceleratorGraph():
+        raise ZeroDivisionError
+    assert not graphs.is_current_stream_capturing()
+
+
+def test_a_generator_on_a_gpu_is_registered_and_one_of_the_host_is_refused() -> None:
+    made = graphs.CUDAGraph()
+    own, same = Generator(), Generator()
+    made.register_generator_state(own)
+    for each in (own, same):
+        each.manual_seed(3)
+    with graphs.graph(made):
+        x = torch.randn(3, generator=own)
+        y = torch.ones(3).uniform_(generator=own)
+    for _ in range(2):
+        made.replay()
+        assert torch.equal(x, torch.randn(3, generator=same))
+        assert torch.equal(y, torch.ones(3).uniform_(generator=same))
+    with pytest.raises(GraphNotJudgedError, match="lies on no GPU"):
+        made.register_generator_state(torch.Generator())

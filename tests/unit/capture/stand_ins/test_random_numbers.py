@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins.random_numbers import put_in_place  # noqa: E402
+from pytest_cudafork.capture.stand_ins.random_numbers import Generator, put_in_place  # noqa: E402
 from pytest_cudafork.observe.base.undo import UndoStack  # noqa: E402
 
 CUDA = torch.cuda
@@ -65,3 +66,15 @@ def test_a_seed_of_its_own_choice_is_another_one(name: str) -> None:
     getattr(CUDA, name)()
     assert torch.rand(2).tolist() != first.tolist()
     assert CUDA.initial_seed() != 7
+
+
+def test_a_generator_of_its_own_says_where_it_is_and_draws_the_numbers_of_its_seed() -> None:
+    made = Generator("cuda:1")
+    assert isinstance(made, torch.Generator)
+    assert (made.device.type, made.device.index, Generator().device.index) == ("cuda", 1, 0)
+    made.manual_seed(3)
+    same, copied = made.clone_state(), pickle.loads(pickle.dumps(made))
+    drawn = [torch.rand(2, generator=each).tolist() for each in (made, same, copied)]
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert same.device == copied.device == made.device
+    assert torch.rand(2, generator=torch.Generator().manual_seed(3)).tolist() == drawn[0]

@@ -38,6 +38,9 @@ def saved(value: Any) -> io.BytesIO:
         (torch.device("cuda", 2), ["cuda:2", "cuda:2"]),
         ({"cuda:1": "cuda:0"}, ["cuda:0", "cpu"]),
         (lambda storage, place: storage, ["cpu", "cpu"]),
+        (lambda storage, place: storage.cuda(), ["cuda:0", "cuda:0"]),
+        (lambda storage, place: storage.cuda(1), ["cuda:1", "cuda:1"]),
+        (lambda storage, place: storage.cuda("cuda:1").cuda(1), ["cuda:1", "cuda:1"]),
     ],
 )
 def test_what_is_loaded_lies_where_it_is_asked_for(place: Any, expected: list[str]) -> None:
