@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,7 @@ from pytest_cudafork.report import terminal as terminal_section
 from pytest_cudafork.report import trace
 from pytest_cudafork.settings import markers
 from pytest_cudafork.settings.options import OPTIONS, Settings
+from tests.support.sessions import TORCH
 
 ALWAYS = {
     "cudafork-announcer",
@@ -115,8 +115,7 @@ def test_tests_marked_for_graphs_run_once_with_each_backend(pytester: pytest.Pyt
     assert [item.name for item in items] == ["test_a[software]"]
     lines = plugin.pytest_report_collectionfinish(items[0].config, items)
     assert lines is not None
-    torch = importlib.util.find_spec("torch") is not None
-    told = "software" if torch else "none (torch is not installed)"
+    told = "software" if TORCH else "none (torch is not installed)"
     assert lines[0].startswith(f"graphs: {told}")
     assert plugin.pytest_report_collectionfinish(items[0].config, []) is None
 

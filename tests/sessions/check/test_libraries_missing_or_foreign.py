@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 import pytest_cudafork
 from tests.support.native import compile_c, needs_libraries
 from tests.support.sessions import (
+    TORCH,
     assert_no_crash,
     check,
     counts,
@@ -36,7 +36,6 @@ def test_phantom(phantom_cuda):
 """
 
 
-TORCH = importlib.util.find_spec("torch") is not None
 LIMIT = f"touches by anything {'but torch' if TORCH else '(torch is not installed)'}"
 """What cannot be seen without the phantom driver."""
 
