@@ -106,7 +106,8 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
         **options: Any,
     ) -> Any:
         streams = (stdout, stderr)
-        if stdin is not pytester.CLOSE_STDIN or options or subprocess.PIPE in streams:
+        usual = options in ({}, {"close_fds": True})  # pytest before 9 names this default of Popen
+        if stdin is not pytester.CLOSE_STDIN or not usual or subprocess.PIPE in streams:
             return original(cmdargs, stdout, stderr, stdin, **options)
         env = dict(os.environ)
         path = [os.getcwd(), env.get("PYTHONPATH", "")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from contextlib import ExitStack
 from os import getpid, getppid
 from os.path import lexists, samefile
@@ -36,6 +37,8 @@ class CudaForkSession:
         self.isolated = isolated
         self.random_state: tuple[Any, ...] = getstate()
         """State of Python's generator before the user's code was imported."""
+        self.filters: list[Any] = list(warnings.filters)
+        """Those of warnings outside every test, from when the first one begins."""
 
 
 SESSION = pytest.StashKey[CudaForkSession]()

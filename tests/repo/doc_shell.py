@@ -127,7 +127,7 @@ class Page:
     how: Mapping[str, How]
     not_run: Mapping[str, NotRun]
     needs: tuple[str, ...]
-    """Modules without which the page cannot be run."""
+    """Modules without which the page cannot be run, or ``distribution>=release``."""
 
     def how_of(self, step: Step) -> How:
         """Return how a command is run."""

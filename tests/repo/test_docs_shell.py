@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from tests.repo import doc_shell
 from tests.repo.doc_runner import Walk, environment, missing_in, run
@@ -23,11 +25,17 @@ WALKED = [
 ]
 
 
-def skip_without(modules: Iterable[str]) -> None:
-    """Skip the test where one of these is not installed, as in an environment without torch."""
-    for module in modules:
+def skip_without(needed: Iterable[str]) -> None:
+    """Skip the test where one of these is not installed, as in an environment without torch.
+
+    Each is a module, or ``distribution>=release``.
+    """
+    for name in needed:
+        module, _, least = name.partition(">=")
         if importlib.util.find_spec(module) is None:
-            pytest.skip(f"needs {module}")
+            pytest.skip(f"needs {name}")
+        if least and Version(importlib.metadata.version(module)) < Version(least):
+            pytest.skip(f"needs {name}")
 
 
 @pytest.mark.slow

@@ -17,11 +17,11 @@ TIME_LIMIT = 240
 """Seconds for one session; the slowest takes some ten, on a machine with ten times too much to do
 two minutes. A deadlock takes them all."""
 
+TORCH = importlib.util.find_spec("torch") is not None
+"""Whether it is installed."""
 # Not importorskip: the fixture pytester forgets what its test imported, and torch cannot be
 # imported a second time.
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
-)
+needs_torch = pytest.mark.skipif(not TORCH, reason="torch is not installed")
 
 _TOUCH = 'ctypes.CDLL("libcuda.so.1").cuInit(0)'
 _MODULE = """

@@ -8,7 +8,6 @@ what was found as a property, which JUnit files show and pytest-xdist's workers 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Generator
 
 import pytest
@@ -44,9 +43,7 @@ class ReplayAudit:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        session = config.stash[SESSION]
-        self._inside, self._random = session.isolated, session.random_state
-        self._filters = list(warnings.filters)
+        self._inside = config.stash[SESSION].isolated
         self.replays = Replays()
         self._item: pytest.Item | None = None
         self._counted: Counted | None = None
@@ -116,7 +113,7 @@ class ReplayAudit:
         now_at("run once more, with replays that do nothing")
         limit = _LEAST_SECONDS + _SLOWER * (time.monotonic() - self._began)
         most = max(_LEAST_MOST, _MOST_IN_VAIN * counted.replays)
-        children = children_of(self._config, self._random, self._filters)
+        children = children_of(self._config)
         runs = {IDLE: run_again(item, Order(IDLE, most), children, limit)}
         if not counted.changes and not runs[IDLE].passed:
             now_at("run once more, with other inputs in its graphs")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.compat.plugins import steps
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import ChildError
@@ -423,22 +424,13 @@ _START: Mapping[str, Callable[[Children, _Wish], Steps[launch.Running]]] = {
 CHILDREN = pytest.StashKey[Children]()
 
 
-def children_of(
-    config: pytest.Config,
-    random_state: tuple[Any, ...] | None = None,
-    filters: Sequence[Any] = (),
-) -> Children:
-    """Return the session's children; none is started by this, and all have ended at unconfigure.
-
-    Args:
-        config: The session's configuration.
-        random_state: That of Python's generator before the user's code was imported.
-        filters: Those of warnings outside every test.
-
-    """
+def children_of(config: pytest.Config) -> Children:
+    """Return the session's children; none is started by this, and all have ended at unconfigure."""
     children: Any = config.stash.get(CHILDREN, None)
     if children is None:
-        children = config.stash[CHILDREN] = Children(config, Randomness(random_state), filters)
+        session = config.stash[SESSION]
+        randomness = Randomness(session.random_state)
+        children = config.stash[CHILDREN] = Children(config, randomness, session.filters)
         config.add_cleanup(children.finish)
     return children  # type: ignore[no-any-return]
 

@@ -21,7 +21,7 @@ from pytest_cudafork.isolate import item_names
 from pytest_cudafork.isolate.child import pytest_session
 from pytest_cudafork.isolate.child.capture_files import capture_files, renew_files
 from pytest_cudafork.isolate.child.reporter import Reporter
-from pytest_cudafork.isolate.session.request import make_basetemp
+from pytest_cudafork.isolate.session.request import INHERITED, make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
@@ -51,14 +51,14 @@ class Forks:
         sigchld: ChildSignal,
         caretaker: Caretaker | None = None,
     ) -> None:
-        """``filters`` are those of warnings outside every test; children get SIGCHLD back."""
+        """Make a child get SIGCHLD back, and ``filters`` of warnings as they are when it begins."""
         self._config = config
         self._caretaker = caretaker
         self._sigchld = sigchld
         self._randomness = randomness
         self._openmp = OpenMP()
         self._reporter: Reporter | None = None
-        self._filters = list(filters)
+        self._filters = filters
         self._ahead: list[tuple[pytest.Item, launch.Running]] = []
         """Those that wait for the turn of their test, in that order."""
         self._count = self._cores = 0
@@ -128,8 +128,7 @@ class Forks:
         # fixtures that might be torn down before it is that test's turn
         if pytest_internals.is_anything_set_up(item.session):
             return False
-        around = item.ihook.pytest_runtest_protocol.get_hookimpls()
-        return all(_is_known(one.plugin) for one in around if one.hookwrapper or one.wrapper)
+        return _is_known_around(item)
 
     def _make_cheaper(self, tests: int) -> None:
         """Fold memory, which takes time; worth it only where many forks will follow."""
@@ -168,8 +167,8 @@ class Forks:
 
         def run(channel: Channel, stacks_fd: int) -> Iterator[Turn]:
             self._randomness.renew()
-            if ahead:
-                self._leave_the_test_before()
+            if ahead or (INHERITED not in item.stash and _is_known_around(item)):
+                self._use_filters_outside_tests()
             if ahead or shared:
                 self._capture_apart()
             practice = ahead and self._cores > _BUSY_CORES
@@ -183,10 +182,16 @@ class Forks:
         """Capture into files of this process's own."""
         renew_files(capture_files(self._config))
 
-    def _leave_the_test_before(self) -> None:
-        """Take off what the test whose protocol this was forked in has put on."""
+    def _use_filters_outside_tests(self) -> None:
+        """Take off what the test whose protocol this was forked in has put on, and the fork."""
         warnings.resetwarnings()  # which also makes every module look at the filters again
         warnings.filters.extend(self._filters)  # type: ignore[attr-defined]
+
+
+def _is_known_around(item: pytest.Item) -> bool:
+    """Whether all that is put on around a test is put on again in the child."""
+    around = item.ihook.pytest_runtest_protocol.get_hookimpls()
+    return all(_is_known(one.plugin) for one in around if one.hookwrapper or one.wrapper)
 
 
 def _is_known(plugin: object) -> bool:

@@ -48,7 +48,6 @@ class IsolationHooks:
         audited = session.settings.captures == "audit"
         self._may_recover = audited or session.settings.health == "recover"
         """Whether every test may have to get a process of its own before the session ends."""
-        self._filters = list(warnings.filters)
         self._running = True
         self._slower: dict[str, int] = {}
         """How many tests were given a dearer method than they asked for, by the reason."""
@@ -159,8 +158,7 @@ class IsolationHooks:
     def _children(self) -> Children:
         from pytest_cudafork.isolate.session.children import children_of
 
-        random_state = self._config.stash[SESSION].random_state
-        return children_of(self._config, random_state, self._filters)
+        return children_of(self._config)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -397,7 +395,12 @@ class IsolationHooks:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Add what children have measured, before pytest-cov (a wrapper around this) looks."""
+        """Add what children have measured, before pytest-cov (a wrapper around this) looks.
+
+        Before all tests, keep the filters of warnings: those of ``pytest_configure`` are not it, as
+        a later hook may add some, and before pytest 8 there are others while it is called.
+        """
+        self._config.stash[SESSION].filters[:] = warnings.filters
         try:
             return (yield)
         finally:

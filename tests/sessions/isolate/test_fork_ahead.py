@@ -264,6 +264,61 @@ def test_nothing_of_the_test_before_is_in_it(pytester: pytest.Pytester) -> None:
     shown.stdout.no_fnmatch_line("*rehearsal*")
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_nothing_of_the_first_test_of_a_group_is_in_the_next(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makepyfile(
+        f"""
+        import warnings
+        import pytest
+
+        pytestmark = pytest.mark.cuda_isolated(method={method!r}, scope="module")
+
+        @pytest.mark.filterwarnings("error")
+        def test_a():
+            pass
+
+        def test_b():
+            warnings.warn("mine")
+        """
+    )
+    run_session(pytester).assert_outcomes(passed=2, warnings=1)
+
+
+def test_it_has_the_filters_of_warnings_that_tests_have_in_one_process(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import warnings
+
+        def pytest_sessionstart():
+            warnings.filterwarnings("ignore", "known")
+        """
+    )
+    pytester.makepyfile(
+        """
+        import warnings
+        import pytest
+
+        @pytest.mark.parametrize("i", range(4))
+        def test_a(i):
+            with open("filters", "a") as file:
+                print(warnings.filters, file=file)
+            warnings.warn("known")
+        """
+    )
+    shown = []
+    for method in ("none", "fork"):
+        result = run_session(pytester, f"--cuda-fork-isolate={method}")
+        result.assert_outcomes(passed=4, warnings=0)
+        path = pytester.path / "filters"
+        shown.append(path.read_text(encoding="utf-8").splitlines())
+        path.unlink()
+    assert shown[0] == shown[1]
+
+
 def test_a_wrapper_of_the_user_around_one_test_is_not_around_the_next(
     pytester: pytest.Pytester,
 ) -> None:

@@ -146,7 +146,15 @@ def test_the_test_that_stops_a_session_has_the_teardown_of_its_group(
     pytester.makeconftest(STOPS if holds else "")
     pytester.makepyfile(STOPPED.format(method=method, holds=holds))
     result = run_session(pytester, *([] if holds else [option]))
-    result.assert_outcomes(passed=1 + holds, failed=1 - holds, errors=1)
+    passed, failed = 1 + holds, 1 - holds
+    if pytest.version_tuple < (8,):  # it tears down after the last test, and ends with a traceback
+        result.assert_outcomes(passed=passed, failed=failed, warnings=1)
+        result.stdout.fnmatch_lines(
+            ["*PytestWarning: teardown of a group of *", "*RuntimeError: it does not shut down"]
+        )
+        assert result.stdout.str().count("last words of the engine") == 1
+        return
+    result.assert_outcomes(passed=passed, failed=failed, errors=1)
     result.stdout.fnmatch_lines(
         [
             "*ERROR at teardown of test_b*",

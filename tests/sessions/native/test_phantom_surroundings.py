@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -235,8 +236,16 @@ def test_the_cuda_runtime_reaches_our_cuinit(scripts: Scripts) -> None:
     assert "libcudart" in done.touches[0]["library"]
 
 
+def imported_or_skip(name: str) -> None:
+    """Import a module, or skip; ``importorskip`` takes no ``exc_type`` before pytest 8.2."""
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(f"could not import {name!r}: {error}")
+
+
 def test_a_caller_in_cython_is_seen(scripts: Scripts) -> None:
-    pytest.importorskip("cuda.bindings.driver", exc_type=ImportError)
+    imported_or_skip("cuda.bindings.driver")
     done = scripts.run(
         """
         witness = phantom.install("absent")
@@ -251,7 +260,7 @@ def test_a_caller_in_cython_is_seen(scripts: Scripts) -> None:
 
 
 def test_triton_finds_the_phantom_where_it_looks_for_the_file(scripts: Scripts) -> None:
-    pytest.importorskip("triton.backends.nvidia.driver", exc_type=ImportError)
+    imported_or_skip("triton.backends.nvidia.driver")
     done = scripts.run(
         """
         phantom.install("absent")

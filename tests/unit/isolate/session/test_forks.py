@@ -15,7 +15,7 @@ from pytest_cudafork.isolate.child import pytest_session
 from pytest_cudafork.isolate.child.capture_files import capture_files
 from pytest_cudafork.isolate.session import forks
 from pytest_cudafork.isolate.session.forks import Forks
-from pytest_cudafork.isolate.session.request import work_order
+from pytest_cudafork.isolate.session.request import INHERITED, work_order
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.forking.short_stack import perform
@@ -186,7 +186,10 @@ def test_one_forked_ahead_begins_anew_and_has_time_to_practice(
     monkeypatch.setattr(pytest_session, "run_forked", run_forked)
     monkeypatch.setattr(launch, "usable_cores", lambda: cores)
     running = stage.take(stage.a, {"MORE": "1"}, [])
-    assert told(running) == "test_a {'MORE': '1'} Reporter False False"
+    assert told(running) == "test_a {'MORE': '1'} Reporter True False"
+    stage.a.stash[INHERITED] = b""  # what fixtures have put on stays
+    assert told(stage.take(stage.a, {}, [])) == "test_a {} Reporter False False"
+    del stage.a.stash[INHERITED]
     stage.use_time_of(stage.a, stage.b)
     running = stage.take(stage.b, {}, [])
     assert told(running) == f"test_b {{}} Reporter True {practice}"
@@ -300,7 +303,7 @@ def test_one_forked_ahead_has_nothing_of_the_test_before(
     monkeypatch.setattr(forks, "renew_files", renewed.append)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        stage.forks._leave_the_test_before()
+        stage.forks._use_filters_outside_tests()
         assert warnings.filters == FILTERS
     stage.forks._capture_apart()
     assert renewed == [capture_files(stage.config)]

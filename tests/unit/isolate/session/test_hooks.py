@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -512,7 +513,10 @@ def test_what_children_have_measured_is_added_when_the_tests_are_over(
         finished.clear()
         plugin._pid += not ours
         hook = plugin.pytest_runtestloop()
-        next(hook)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "outside")
+            next(hook)
+            assert plugin._config.stash[SESSION].filters == warnings.filters
         assert finished == []
         with pytest.raises(KeyboardInterrupt):
             hook.throw(KeyboardInterrupt())
