@@ -31,6 +31,17 @@ def isolate_all(
         pytester.makeconftest(extra)
 
 
+def with_cores(number: int) -> str:
+    """Return lines for a conftest: the session finds so many cores that it may use.
+
+    Each beyond the first is one more interpreter that is started ahead of its test.
+    """
+    return f"""
+from pytest_cudafork.process import launch
+launch.usable_cores = lambda: {number}
+"""
+
+
 def is_gone(pid: int) -> bool:
     """Whether a process is dead, or becomes so (who ends or reaps it may be slow).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.isolation import METHODS, isolate_all
+from tests.support.isolation import METHODS, isolate_all, with_cores
 from tests.support.sessions import assert_no_crash, run_session
 
 pytestmark = pytest.mark.fresh_children("how Python starts is replaced")
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.fresh_children("how Python starts is replaced")
 def test_a_child_that_never_starts_is_an_error_with_how_it_ended(
     pytester: pytest.Pytester,
 ) -> None:
-    isolate_all(pytester, "spawn", "\nimport os\nos.sched_getaffinity = lambda pid: {0}\n")
+    isolate_all(pytester, "spawn", with_cores(1))
     pytester.makepyfile(
         """
         import sys

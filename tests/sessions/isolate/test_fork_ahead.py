@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.support.isolation import is_gone
+from tests.support.isolation import is_gone, with_cores
 from tests.support.sessions import run_session
 
 pytestmark = pytest.mark.fresh_children("children and descriptors of a session are counted")
@@ -252,7 +252,7 @@ def test_nothing_of_the_test_before_is_in_it(pytester: pytest.Pytester) -> None:
         """
     )
     # so many cores that a child that waits has time to practice
-    pytester.makeconftest("import os\nos.sched_getaffinity = lambda pid: set(range(8))")
+    pytester.makeconftest(with_cores(8))
     result = run_session(pytester, "--cuda-fork-isolate=fork")
     result.assert_outcomes(passed=2, failed=3, warnings=1)
     lines = result.stdout.lines

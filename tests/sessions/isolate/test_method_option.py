@@ -13,7 +13,7 @@ from pytest_cudafork.isolate.policy import IsolationConfig, Method, choose, inst
 from pytest_cudafork.settings.marker_values import MARKER_METHODS
 from pytest_cudafork.settings.markers import Marks
 from tests.support.isolation import METHODS as REAL_METHODS
-from tests.support.isolation import isolate_all
+from tests.support.isolation import isolate_all, with_cores
 from tests.support.sessions import run_session
 
 
@@ -179,11 +179,8 @@ def test_auto_forks_a_clean_process_and_uses_the_server_otherwise(
     )
 
 
-def test_interpreters_are_started_ahead_and_each_used_once(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTEST_XDIST_WORKER_COUNT", raising=False)
-    pytester.makeconftest("import os\nos.sched_getaffinity = lambda pid: {0, 1, 2}")
+def test_interpreters_are_started_ahead_and_each_used_once(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(with_cores(3))
     pytester.makepyfile(
         """
         import os, time, pytest
