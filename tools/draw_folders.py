@@ -84,11 +84,12 @@ def picture(graph: Mapping[str, set[str]]) -> str:
     """Return the folders at the top, with the names of those inside, as a graph in Mermaid."""
     inside: dict[str, list[str]] = {}
     for folder in sorted(graph):
-        inside.setdefault(_top(folder), []).extend(folder.split("/")[1:])
+        below = folder.partition("/")[2]
+        inside.setdefault(_top(folder), []).extend([below] if below else [])
     lines = ["```mermaid", "graph TD"]
     for top, names in sorted(inside.items()):
-        below = "<br/>" + " · ".join(names) if names else ""
-        lines.append(f'    {top}["<b>{top}</b>{below}"]')
+        listed = "<br/>" + " · ".join(names) if names else ""
+        lines.append(f'    {top}["<b>{top}</b>{listed}"]')
     for top, targets in sorted(without_shortcuts(top_level(graph)).items()):
         lines += [f"    {top} --> {target}" for target in sorted(targets)]
     return "\n".join([*lines, "```"])

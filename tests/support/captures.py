@@ -11,7 +11,7 @@ import pytest
 
 from pytest_cudafork.capture.in_tests.listeners import Watching
 from pytest_cudafork.capture.interface.seen import SeenCapture
-from pytest_cudafork.capture.stand_ins import graphs
+from pytest_cudafork.capture.stand_ins.capturing import graphs
 
 __all__ = ["Captured", "LateDevice", "Looking", "looking"]
 

@@ -20,7 +20,10 @@ from pytest_cudafork.without_torch import NO_TORCH, torch_is_missing
 
 FIXTURE = "graph_backend"
 """The fixture that imports the software graph when a test is set up."""
-_SOFTWARE = ("pytest_cudafork.capture.software.backend", "pytest_cudafork.capture.stand_ins.graphs")
+_SOFTWARE = (
+    "pytest_cudafork.capture.software.backend",
+    "pytest_cudafork.capture.stand_ins.capturing.graphs",
+)
 """Modules without which there is no software graph."""
 
 

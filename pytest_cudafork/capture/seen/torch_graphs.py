@@ -37,7 +37,7 @@ from pytest_cudafork.observe.base.after_import import Failed, Required, after_im
 from pytest_cudafork.observe.base.garbage import no_collections
 from pytest_cudafork.observe.base.undo import UndoStack
 
-_STAND_INS = "pytest_cudafork.capture.stand_ins.graphs"
+_STAND_INS = "pytest_cudafork.capture.stand_ins.capturing.graphs"
 """Has the class that comes into the place of torch's, before or after the hooks do."""
 _LIVENESS = "check_input_liveness"
 """An argument of ``capture_begin`` since torch 2.13: a replay that reads freed memory raises."""

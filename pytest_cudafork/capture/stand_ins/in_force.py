@@ -16,15 +16,9 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.stand_ins import (
-    addresses,
-    graphs,
-    random_numbers,
-    several_gpus,
-    streams,
-    typed_tensors,
-)
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors
+from pytest_cudafork.capture.stand_ins.capturing import graphs, random_numbers, streams
+from pytest_cudafork.capture.stand_ins.tensors import addresses, several_gpus, typed_tensors
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors
 from pytest_cudafork.compat.torch_graphs import MARKS, NoMarks, raises_for_marks
 from pytest_cudafork.errors import CudaForkWarning, GraphNotJudgedError
 from pytest_cudafork.observe.base.after_import import Failed

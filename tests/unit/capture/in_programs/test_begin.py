@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture import choose  # noqa: E402
 from pytest_cudafork.capture.in_programs import begin  # noqa: E402
-from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
 from pytest_cudafork.settings import environment  # noqa: E402
 
 WHERE = "test_begin.py"

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.in_tests.listeners import Watching  # noqa: E402
 from pytest_cudafork.capture.interface.seen import Listener, watch_in_force  # noqa: E402
-from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
 
 
 @pytest.mark.parametrize(("how", "judges"), [("check", True), ("all", True), ("audit", False)])

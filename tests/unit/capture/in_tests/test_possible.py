@@ -25,7 +25,7 @@ from pytest_cudafork.settings.options import Settings
 
 BACKEND, STAND_INS = (
     "pytest_cudafork.capture.software.backend",
-    "pytest_cudafork.capture.stand_ins.graphs",
+    "pytest_cudafork.capture.stand_ins.capturing.graphs",
 )
 
 

@@ -10,7 +10,7 @@ torch: Any = pytest.importorskip("torch")
 
 import functools  # noqa: E402
 
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from tests.support.captures import Looking, looking  # noqa: E402
 
 

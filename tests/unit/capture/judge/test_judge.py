@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.judge import judge  # noqa: E402
-from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 

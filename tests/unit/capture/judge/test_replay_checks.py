@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
-from pytest_cudafork.capture.stand_ins.random_numbers import Generator  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.random_numbers import Generator  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins.graphs import graph_pool_handle  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.graphs import graph_pool_handle  # noqa: E402
 from pytest_cudafork.capture.story.findings import source_of  # noqa: E402
 from tests.support.captures import Captured, Looking, looking  # noqa: E402
 

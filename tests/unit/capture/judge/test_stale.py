@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.record.values import Operation  # noqa: E402
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.errors import ReplayFailedError  # noqa: E402
 from tests.support.captures import Looking, looking  # noqa: E402
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.software.pool import Pool  # noqa: E402
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError  # noqa: E402
 
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
-from pytest_cudafork.capture.stand_ins import graphs, streams  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing import graphs, streams  # noqa: E402
 from pytest_cudafork.capture.stand_ins.in_force import in_force  # noqa: E402
 from pytest_cudafork.errors import (  # noqa: E402
     CudaForkWarning,

@@ -11,8 +11,8 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
-from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 
@@ -65,7 +65,7 @@ def test_a_capture_refuses_to_save_what_lies_on_the_device() -> None:
 
 
 def test_without_stand_ins_nothing_is_loaded_to_a_gpu() -> None:
-    from pytest_cudafork.capture.stand_ins.saved_tensors import put_in_place
+    from pytest_cudafork.capture.stand_ins.tensors.saved_tensors import put_in_place
     from pytest_cudafork.compat.torch_graphs import places_of_saved
     from pytest_cudafork.observe.base.undo import UndoStack
 

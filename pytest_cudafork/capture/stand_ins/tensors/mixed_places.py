@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_cudafork.capture.stand_ins.storages import KNOWN
+from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
 
 _OF_TWO = (
     "add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul",

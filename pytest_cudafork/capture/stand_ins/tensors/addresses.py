@@ -14,8 +14,8 @@ import torch.utils.dlpack
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.capture.stand_ins.called_back import index_now
-from pytest_cudafork.capture.stand_ins.streams import refuse
+from pytest_cudafork.capture.stand_ins.capturing.streams import refuse
+from pytest_cudafork.capture.stand_ins.tensors.called_back import index_now
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals

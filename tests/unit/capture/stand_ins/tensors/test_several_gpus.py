@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins import several_gpus  # noqa: E402
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors import several_gpus  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.compat.torch_graphs import BETWEEN_GPUS, COPY_STREAMS  # noqa: E402
 from pytest_cudafork.observe.base.undo import UndoStack  # noqa: E402
 

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.compat.torch_graphs import unregister  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 

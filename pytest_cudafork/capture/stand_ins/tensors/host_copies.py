@@ -10,8 +10,8 @@ from torch import Tensor
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.seen import watch_in_force
 from pytest_cudafork.capture.operators.traits import tensors_in
-from pytest_cudafork.capture.stand_ins.storages import KNOWN
-from pytest_cudafork.capture.stand_ins.streams import current_capture
+from pytest_cudafork.capture.stand_ins.capturing.streams import current_capture
+from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
 
 __tracebackhide__ = of_refusals
 

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-from pytest_cudafork.capture.stand_ins import addresses  # noqa: E402
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors import addresses  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.errors import GraphNotJudgedError  # noqa: E402
 from pytest_cudafork.observe.base.undo import UndoStack  # noqa: E402
 

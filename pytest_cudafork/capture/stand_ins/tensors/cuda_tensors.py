@@ -27,9 +27,15 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.host_work import work_of_host
 from pytest_cudafork.capture.operators.traits import makes_by_shape, tensors_in
 from pytest_cudafork.capture.software.places import Places
-from pytest_cudafork.capture.stand_ins import addresses, called_back, cuda_kernels, saved_tensors
-from pytest_cudafork.capture.stand_ins.called_back import index_now
-from pytest_cudafork.capture.stand_ins.host_copies import (
+from pytest_cudafork.capture.stand_ins.capturing.streams import current_capture
+from pytest_cudafork.capture.stand_ins.tensors import (
+    addresses,
+    called_back,
+    cuda_kernels,
+    saved_tensors,
+)
+from pytest_cudafork.capture.stand_ins.tensors.called_back import index_now
+from pytest_cudafork.capture.stand_ins.tensors.host_copies import (
     check_assignment,
     check_copies,
     check_copy,
@@ -38,10 +44,9 @@ from pytest_cudafork.capture.stand_ins.host_copies import (
     refuse_index,
     tell_of_host_copy,
 )
-from pytest_cudafork.capture.stand_ins.mixed_places import check_places
-from pytest_cudafork.capture.stand_ins.storages import KNOWN, storage_of
-from pytest_cudafork.capture.stand_ins.streams import current_capture
-from pytest_cudafork.capture.stand_ins.typed_tensors import as_type
+from pytest_cudafork.capture.stand_ins.tensors.mixed_places import check_places
+from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN, storage_of
+from pytest_cudafork.capture.stand_ins.tensors.typed_tensors import as_type
 from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (

@@ -18,8 +18,13 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.backend import OpenCapture, SoftwareBackend, SoftwareCapture
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.pool import Pool
-from pytest_cudafork.capture.stand_ins.random_numbers import Generator
-from pytest_cudafork.capture.stand_ins.streams import Stream, current_capture, refuse, stream
+from pytest_cudafork.capture.stand_ins.capturing.random_numbers import Generator
+from pytest_cudafork.capture.stand_ins.capturing.streams import (
+    Stream,
+    current_capture,
+    refuse,
+    stream,
+)
 from pytest_cudafork.capture.story.findings import finding_lines
 from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.compat.torch_graphs import active_modes, identity_of

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.stand_ins.storages import KNOWN
+from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
 from pytest_cudafork.compat.torch_graphs import BETWEEN_GPUS, COPY_STREAMS
 from pytest_cudafork.observe.base.undo import UndoStack
 

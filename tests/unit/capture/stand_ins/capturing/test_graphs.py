@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins import graphs, streams  # noqa: E402
-from pytest_cudafork.capture.stand_ins.random_numbers import Generator  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing import graphs, streams  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.random_numbers import Generator  # noqa: E402
 from pytest_cudafork.capture.story import remarks  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError, ReplayFailedError  # noqa: E402
 

@@ -8,7 +8,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins.storages import (  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.storages import (  # noqa: E402
     Storages,
     storage_of,
 )

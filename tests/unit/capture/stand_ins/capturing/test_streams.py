@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
-from pytest_cudafork.capture.stand_ins import streams  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing import streams  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError  # noqa: E402
 
 

@@ -10,9 +10,9 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
-from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
-from pytest_cudafork.capture.stand_ins.mixed_places import check_places  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.mixed_places import check_places  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

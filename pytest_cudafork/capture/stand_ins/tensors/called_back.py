@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.traits import tensors_in
-from pytest_cudafork.capture.stand_ins.storages import KNOWN
+from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
 from pytest_cudafork.compat.torch_graphs import (
     BACKWARD,
     active_function_modes,

@@ -10,7 +10,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.stand_ins.random_numbers import Generator, put_in_place  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.random_numbers import Generator, put_in_place  # noqa: E402
 from pytest_cudafork.observe.base.undo import UndoStack  # noqa: E402
 
 CUDA = torch.cuda

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.capture.stand_ins.called_back import index_now
-from pytest_cudafork.capture.stand_ins.random_numbers import Generator
-from pytest_cudafork.capture.stand_ins.storages import KNOWN
-from pytest_cudafork.capture.stand_ins.streams import refuse
+from pytest_cudafork.capture.stand_ins.capturing.random_numbers import Generator
+from pytest_cudafork.capture.stand_ins.capturing.streams import refuse
+from pytest_cudafork.capture.stand_ins.tensors.called_back import index_now
+from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
 from pytest_cudafork.compat.torch_graphs import WRAPPERS
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.rows import MAKE

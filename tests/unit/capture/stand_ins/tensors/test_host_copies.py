@@ -9,9 +9,9 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.interface import seen  # noqa: E402
-from pytest_cudafork.capture.stand_ins import host_copies  # noqa: E402
-from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
-from pytest_cudafork.capture.stand_ins.storages import KNOWN  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors import host_copies  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
-from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 pytestmark = pytest.mark.parametrize("seen", [False, True])

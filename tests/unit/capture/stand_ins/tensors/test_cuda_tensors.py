@@ -15,8 +15,8 @@ numpy = pytest.importorskip("numpy")
 
 from pytest_cudafork import ReplayDiffersError, assert_replay_equals_eager  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
-from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
-from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.capture.stand_ins.capturing.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError  # noqa: E402
 from pytest_cudafork.observe.torch.rows import PLACE  # noqa: E402
 from tests.support.captures import looking  # noqa: E402

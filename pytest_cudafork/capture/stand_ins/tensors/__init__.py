@@ -1,0 +1,4 @@
+"""Tensors on "cuda" without a GPU: CPU tensors that say that they lie there.
+
+Nothing is imported here.
+"""
