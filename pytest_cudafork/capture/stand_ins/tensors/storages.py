@@ -6,6 +6,7 @@ next test where it lay for the one before.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -52,6 +53,10 @@ class Storages:
         if key in self.on_gpu:
             return False
         return True if self._is_of_host(key) else None
+
+    def lie_on_host(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether all tensors lie on the host for sure; there may be none."""
+        return all(self.lies_on_host(each) for each in tensors)
 
     def is_number_of_host(self, tensor: Tensor) -> bool:
         """Whether it is a single number that lies on the host for sure."""

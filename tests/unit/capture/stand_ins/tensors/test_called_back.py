@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,16 +12,9 @@ torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from pytest_cudafork.capture.stand_ins.capturing.graphs import CUDAGraph, graph  # noqa: E402
-from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
-pytestmark = pytest.mark.parametrize("seen", [False, True])
-
-
-@pytest.fixture(autouse=True)
-def everywhere() -> Iterator[None]:
-    with CudaTensors().in_this_thread_and_new_ones():
-        yield
+pytestmark = [pytest.mark.usefixtures("everywhere"), pytest.mark.parametrize("seen", [False, True])]
 
 
 class _Twice(torch.autograd.Function):  # type: ignore[misc, name-defined]

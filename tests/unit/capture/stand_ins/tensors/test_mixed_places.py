@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,14 +11,9 @@ torch: Any = pytest.importorskip("torch")
 
 from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
 from pytest_cudafork.capture.stand_ins.capturing.graphs import CUDAGraph, graph  # noqa: E402
-from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.capture.stand_ins.tensors.mixed_places import check_places  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def mode() -> Iterator[CudaTensors]:
-    with CudaTensors() as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("mode")
 
 
 @pytest.mark.parametrize(

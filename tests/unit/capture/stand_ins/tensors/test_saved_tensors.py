@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +11,9 @@ import pytest
 torch: Any = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.stand_ins.capturing.graphs import CUDAGraph, graph  # noqa: E402
-from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def everywhere() -> Iterator[None]:
-    with CudaTensors().in_this_thread_and_new_ones():
-        yield
+pytestmark = pytest.mark.usefixtures("everywhere")
 
 
 def saved(value: Any) -> io.BytesIO:
