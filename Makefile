@@ -43,7 +43,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-gpu bench-against fuzz fuzz-native security changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-gpu bench-against fuzz fuzz-sessions fuzz-native security changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME PYTHONUNBUFFERED VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -68,6 +68,7 @@ help:
 	@echo "make bench-against    the same, audit, isolation and capture_pair against BEFORE=REVISION"
 	@echo "make fuzz         what reads others' data is given bytes, guided by coverage; FUZZARGS=... goes to it"
 	@echo "make fuzz-native  the native libraries under sanitizers, called in random order by threads"
+	@echo "make fuzz-sessions    sessions of random tests and options, some ended by a signal: nothing is lost"
 	@echo "make security     static analysers over the package; what they find must be explained"
 	@echo "make changelog    CHANGELOG.md from the fragments; VERSION=1.2.3"
 	@echo "make clean        remove the environment and everything that was built"
@@ -154,6 +155,9 @@ fuzz: $(VENV)/atheris
 
 fuzz-native: $(STAMP)
 	@$(PY) -m tests.fuzz.native $(FUZZARGS)
+
+fuzz-sessions: $(STAMP)
+	@$(PY) -m tests.fuzz.sessions $(FUZZARGS)
 
 # An environment of its own: nothing else needs the analysers.
 security: $(SECURITY_VENV)/installed

@@ -92,6 +92,11 @@ LONG_CPU = {
         minutes=60,
         topic="fuzz_native",
     ),
+    "fuzz-sessions": Part(
+        *("tests.fuzz.sessions", ["--seconds", "600"], _nothing),
+        minutes=10,
+        topic="fuzz_sessions",
+    ),
     "store": Part(
         *("benchmarks/kv_stress.py", ["--seconds", "300"], _nothing),
         minutes=6,
