@@ -11,26 +11,20 @@ import pytest
 from tests.specimens.graph_scripts.catalog import CATALOG, HOME, Script
 from tests.specimens.plain_graphs.catalog import Verdict
 from tests.specimens.plain_graphs.run import ONE_THREAD, Told, look_at_tests
-from tests.support.torch import is_cuda_build_of_torch
-
-# A torch with CUDA makes generators on a GPU itself, and fails without one.
-HERE = [
-    each for each in CATALOG if each.name != "noise_of_a_generator" or not is_cuda_build_of_torch()
-]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_look_at_the_captures_of_scripts_gives_the_verdicts(tmp_path: Path) -> None:
-    for script in HERE:
+    for script in CATALOG:
         shutil.copy(HOME / f"{script.name}.py", tmp_path)
         (tmp_path / f"test_{script.name}.py").write_text(
             f"import {script.name}\n\n\ndef test_it():\n    {script.name}.serve()\n"
         )
     (tmp_path / "conftest.py").write_text(ONE_THREAD)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    found = look_at_tests("software", [script.name for script in HERE], tmp_path)
-    assert {each.name: found[each.name] for each in HERE if not as_said(each, found)} == {}
+    found = look_at_tests("software", [script.name for script in CATALOG], tmp_path)
+    assert {each.name: found[each.name] for each in CATALOG if not as_said(each, found)} == {}
 
 
 def as_said(script: Script, found: dict[str, Told]) -> bool:

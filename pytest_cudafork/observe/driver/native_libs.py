@@ -25,6 +25,8 @@ LIBCUDA_NAME = "libcuda.so"
 PHANTOM_NAME = os.path.join(PHANTOM_FOLDER, LIBCUDA_NAME)
 PHANTOM_NVML = os.path.join(LIB, "nvml", "libnvidia-ml.so.1")
 INJECTION = os.path.join(LIB, "libcudafork_injection.so")
+_AFTER_FAILURES, _AFTER_ALL, _BEFORE = range(3)
+"""When a C function's calls are told of; as in ``native/c_functions.c``."""
 
 CLEAN, INITIALIZED, POISONED = 0, 1, 2
 
@@ -212,9 +214,24 @@ class NativeWitness:
         takes the place of a failure, unless it returns None. Returns what takes it back; None where
         no more can be watched.
         """
+        return self._watch(target, place, tell, _AFTER_ALL if always else _AFTER_FAILURES)
+
+    def before_call(
+        self, target: object, place: Place, tell: Callable[..., Any]
+    ) -> Callable[[], None] | None:
+        """Call *tell* before each call of *target*, which goes through *place*.
+
+        It gets arguments, keywords (or None) and None; what it returns or raises takes the place of
+        the call, unless it returns None. Returns as ``after_call`` does.
+        """
+        return self._watch(target, place, tell, _BEFORE)
+
+    def _watch(
+        self, target: object, place: Place, tell: Callable[..., Any], when: int
+    ) -> Callable[[], None] | None:
         if not self.is_phantom:  # a real driver answers itself
             return None
-        number = self._hook(*place, target, tell, None, int(always))
+        number = self._hook(*place, target, tell, None, when)
         if number < 0:
             return None
         taken = [number]

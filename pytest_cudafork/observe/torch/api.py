@@ -191,12 +191,15 @@ class TorchWitness:
                 undo.add(after_import(row.owner, partial(self._hook_later, row, undo)))
 
     def _watch_c(self, undo: UndoStack) -> None:
-        """Watch the C functions that a build without CUDA refuses."""
+        """Watch the C functions that a build without CUDA refuses, or what one with CUDA makes."""
         from pytest_cudafork.compat import torch_internals
-        from pytest_cudafork.observe.torch.c_calls import arm
+        from pytest_cudafork.observe.torch.c_calls import arm, arm_types
 
+        native = cast("CFunctions", self._native)
         if not torch_internals.is_cuda_build():
-            arm(self, cast("CFunctions", self._native), undo)
+            arm(self, native, undo)
+        elif self.face != "absent":
+            arm_types(native, undo)
 
     def _present(self, undo: UndoStack) -> None:
         """Put the present face in force."""

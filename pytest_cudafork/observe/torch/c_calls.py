@@ -3,6 +3,9 @@
 Nothing in Python is called on their way, so they are watched where CPython calls them: each stays
 the object that it is, and only a call that fails is looked at. The words of its error tell why it
 failed: for want of a GPU, or for wrong arguments, which reach no driver anywhere.
+
+A build with CUDA asks its driver. There, calls of types that make what lies on a GPU are looked at
+before they are made, for who has a stand-in for it.
 """
 
 from __future__ import annotations
@@ -46,11 +49,12 @@ _METHODS = (
 )
 """Methods of ``torch.Tensor``."""
 
-_TYPES = (
-    *("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"),
-    *("ComplexDouble", "ComplexFloat"),
+_TENSORS = (
+    *("BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor"),
+    *("HalfTensor", "IntTensor", "LongTensor", "ShortTensor"),
+    *("ComplexDoubleTensor", "ComplexFloatTensor"),
 )
-"""``torch.cuda.FloatTensor`` and the like."""
+"""The types of ``torch.cuda`` and ``torch.cuda.sparse``."""
 
 
 class CFunctions(Protocol):
@@ -63,6 +67,11 @@ class CFunctions(Protocol):
 
         Returns what takes it back; None where nothing more can be watched.
         """
+
+    def before_call(
+        self, target: object, place: cpython_layout.Place, tell: Told
+    ) -> Callable[[], None] | None:
+        """Call *tell* before each call of *target*; what it returns takes the place of the call."""
 
 
 def is_for_want_of_a_gpu(error: BaseException) -> bool:
@@ -84,21 +93,35 @@ def arm(witness: TorchWitness, native: CFunctions, undo: UndoStack) -> None:
             undo.add(takes_back)
 
 
+def arm_types(native: CFunctions, undo: UndoStack) -> None:
+    """Ask who stands in for GPUs when types of a torch with CUDA are called, until *undo*."""
+    torch: Any = sys.modules["torch"]
+    memory = cpython_layout.WritableMemory()
+    types = _named(("torch", torch, ("Generator",)), ("torch.cuda", torch.cuda, _TENSORS))
+    for entry, target in types:
+        place = cpython_layout.place_of(target, memory)
+        takes_back = None if place is None else native.before_call(target, place, _asker(entry))
+        if takes_back is not None:
+            undo.add(takes_back)
+
+
 def _targets(torch: Any) -> Iterator[tuple[str, Any]]:
     """Give the names and the objects; a name that this torch lacks is left out."""
-    tensors = tuple(f"{kind}Tensor" for kind in _TYPES)
-    places: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    yield from _named(
         ("torch", torch, (*_FACTORIES, "Stream", "Generator", "device")),
         ("torch.Tensor", torch.Tensor, _METHODS),
-        ("torch.cuda", torch.cuda, tensors),
-        ("torch.cuda.sparse", torch.cuda.sparse, tensors),
+        ("torch.cuda", torch.cuda, _TENSORS),
+        ("torch.cuda.sparse", torch.cuda.sparse, _TENSORS),
     )
+    if (parse_to := torch_internals.parse_to()) is not None:
+        yield "torch.nn.Module.to", parse_to
+
+
+def _named(*places: tuple[str, Any, tuple[str, ...]]) -> Iterator[tuple[str, Any]]:
     for prefix, owner, names in places:
         for name in names:
             if hasattr(owner, name):
                 yield f"{prefix}.{name}", getattr(owner, name)
-    if (parse_to := torch_internals.parse_to()) is not None:
-        yield "torch.nn.Module.to", parse_to
 
 
 def _read_number(entry: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
@@ -142,3 +165,25 @@ def _teller(witness: TorchWitness, entry: str) -> Told:
         return None
 
     return tell
+
+
+def _asker(entry: str) -> Told:
+    def ask(
+        args: tuple[Any, ...], kwargs: dict[str, Any] | None, error: BaseException | None
+    ) -> Any:
+        torch: Any = sys.modules["torch"]
+        make = getattr(torch.cuda, MAKE, None)
+        if make is None or (entry == "torch.Generator" and not _is_for_cuda(args, kwargs)):
+            return None
+        return make(entry, args, kwargs)
+
+    return ask
+
+
+def _is_for_cuda(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+    """Whether the device that is named is a GPU; what names none is refused by who is called."""
+    device = args[0] if args else (kwargs or {}).get("device")
+    try:
+        return device is not None and bool(sys.modules["torch"].device(device).type == "cuda")
+    except (RuntimeError, TypeError):
+        return False

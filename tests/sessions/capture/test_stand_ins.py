@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.support.sessions import assert_no_crash, needs_torch, outcomes, run_session
-from tests.support.torch import is_cuda_build_of_torch
 
 pytestmark = needs_torch
 
@@ -234,18 +233,7 @@ def test_data_parallel():
 
 @pytest.mark.parametrize("face", ["sm_90", "sm_90x2"])
 @pytest.mark.parametrize(
-    ("text", "tests"),
-    [
-        pytest.param(
-            MADE_BY_TYPES,
-            3,
-            id="types",
-            marks=pytest.mark.skipif(
-                is_cuda_build_of_torch(), reason="a torch with CUDA makes them itself, and fails"
-            ),
-        ),
-        pytest.param(STREAMS, 2, id="streams"),
-    ],
+    ("text", "tests"), [(MADE_BY_TYPES, 3), (STREAMS, 2)], ids=["types", "streams"]
 )
 def test_types_generators_streams_and_data_parallel_work_and_are_no_touches(
     pytester: pytest.Pytester, face: str, text: str, tests: int

@@ -121,6 +121,74 @@ FUNCTION = """
 """
 
 
+BEFORE = """
+    import datetime, gc
+    from pytest_cudafork.compat.cpython_layout import place_of
+
+    native = phantom.install("absent").native
+    kind, function = datetime.timedelta, datetime.datetime.fromtimestamp
+    method, now = datetime.datetime.astimezone, datetime.datetime(2000, 1, 1)
+    zone = {"tz": datetime.timezone.utc}
+    for target, given, keywords in (
+        (kind, (3,), {}), (method, (now,), zone), (function, (0,), zone),
+    ):
+        told, answer = [], []
+
+        def tell(args, kwargs, error):
+            told.append((args, kwargs or {}, error))
+            if answer and isinstance(answer[0], Exception):
+                raise answer[0]
+            return answer[0] if answer else None
+
+        bare = target(*given, **keywords)
+        undo = native.before_call(target, place_of(target), tell)
+        assert target(*given, **keywords) == bare
+        assert told == [(given if target is not method else (), keywords, None)], told
+        answer.append("an answer")
+        assert target(*given, **keywords) == "an answer"
+        answer[0] = LookupError("an error")
+        try:
+            target(*given, **keywords)
+        except LookupError as error:
+            assert error is answer[0]
+        else:
+            raise AssertionError("nothing was raised")
+        del told[:], answer[:]
+        before = sys.getrefcount(None), sys.getrefcount(bare)
+        for _ in range(10000):
+            target(*given, **keywords)
+        del told[:]
+        gc.collect()
+        after = sys.getrefcount(None), sys.getrefcount(bare)
+        assert all(abs(a - b) < 1000 for a, b in zip(before, after)), (before, after)
+        undo()
+        assert target(*given, **keywords) == bare and told == []
+
+    def once(args, kwargs, error):
+        undo()
+
+    undo = native.before_call(kind, place_of(kind), once)
+    assert [kind(1).days, kind(2).days] == [1, 2]
+
+    def tell(args, kwargs, error):
+        pass
+
+    wrong = []
+
+    def work():
+        wrong.extend(number for number in range(3000) if kind(number).days != number)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        native.before_call(kind, place_of(kind), tell)()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+"""
+
+
 TAKEN_BACK = """
     import datetime, functools, gc, weakref
     from pytest_cudafork.compat.cpython_layout import place_of
@@ -255,7 +323,7 @@ FAULTY = """
     undo()
 """
 
-SCRIPTS = {"taken back": TAKEN_BACK, "a fault of the function": FAULTY}
+SCRIPTS = {"before": BEFORE, "taken back": TAKEN_BACK, "a fault of the function": FAULTY}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

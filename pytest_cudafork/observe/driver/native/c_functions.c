@@ -1,4 +1,4 @@
-/* Tells a Python callable when a C function of another extension module has failed.
+/* Tells a Python callable when a C function of another extension module has failed, or is called.
  *
  * The function stays the object that it is, for everybody who has it or compares with it: only a
  * pointer that CPython calls is exchanged. For a type that is tp_new, for a method the pointer in its
@@ -23,6 +23,7 @@
 typedef void *(*function)(void *self, void *arguments, void *keywords);
 
 enum { HOOKS_MOST = 200 };
+enum { AFTER_FAILURES, AFTER_ALL, BEFORE };
 
 static struct hook {
     int used;
@@ -35,7 +36,7 @@ static struct hook {
     void *tell;        /* what is called; NULL for nothing */
     void *nothing;     /* Python's None */
     void *interpreter; /* whose objects these are */
-    int always;        /* also when it has not failed */
+    int when;          /* AFTER_FAILURES, AFTER_ALL or BEFORE */
 } hooks[HOOKS_MOST];
 
 static struct {
@@ -58,21 +59,44 @@ static struct {
     void (*Py_DecRef)(void *);
 } python;
 
+/* Returns what the callable returns; NULL where it raises. */
+static void *ask(const struct hook *hook, void *arguments, void *keywords, void *error)
+{
+    void *nothing = hook->nothing;
+    void *tell = hook->tell;
+    void *answer;
+
+    python.Py_IncRef(tell); /* it may take itself away */
+    answer = python.PyObject_CallFunctionObjArgs(tell, arguments, keywords ? keywords : nothing,
+                                                 error ? error : nothing, NULL);
+    python.Py_DecRef(tell);
+    return answer;
+}
+
+/* What the callable returns takes the place of the call; None lets it be made. */
+static void *before(const struct hook *hook, void *self, void *arguments, void *keywords)
+{
+    function original = hook->original;
+    void *nothing = hook->nothing;
+    void *answer = ask(hook, arguments, keywords, NULL);
+
+    if (answer != nothing)
+        return answer; /* or NULL, with the error that it raised */
+    python.Py_DecRef(answer);
+    return original(self, arguments, keywords);
+}
+
 /* What the callable returns takes the place of the failure; None leaves that as it is. */
 static void *after(const struct hook *hook, void *result, void *arguments, void *keywords)
 {
     void *type = NULL, *error = NULL, *traceback = NULL, *answer;
     void *nothing = hook->nothing;
-    void *tell = hook->tell;
 
     if (!result) {
         python.PyErr_Fetch(&type, &error, &traceback);
         python.PyErr_NormalizeException(&type, &error, &traceback);
     }
-    python.Py_IncRef(tell); /* it may take itself away */
-    answer = python.PyObject_CallFunctionObjArgs(tell, arguments, keywords ? keywords : nothing,
-                                                 error ? error : nothing, NULL);
-    python.Py_DecRef(tell);
+    answer = ask(hook, arguments, keywords, error);
     if (answer == nothing) {
         python.Py_DecRef(answer);
         if (!result)
@@ -94,9 +118,12 @@ static void *call(int number, void *self, void *arguments, void *keywords)
 {
     const struct hook *hook = &hooks[number];
     long times = hook->times;
-    void *result = hook->original(self, arguments, keywords);
+    void *result;
 
-    if (result && !hook->always)
+    if (hook->when == BEFORE && hook->tell && python.PyInterpreterState_Get() == hook->interpreter)
+        return before(hook, self, arguments, keywords);
+    result = hook->original(self, arguments, keywords);
+    if (hook->when == BEFORE || (result && hook->when != AFTER_ALL))
         return result;
     if (!hook->tell || hook->times != times) /* it was taken back meanwhile */
         return result;
@@ -217,7 +244,7 @@ static int free_hook(void **place, function original)
 /* Returns the number of the hook, or -1. `method` and `self` are those of a function, whose place is
  * its vectorcall; else `method` is NULL. */
 EXPORT int cudafork_hook(void **place, void *method, void *self, void *target, void *tell,
-                         void *nothing, int always)
+                         void *nothing, int when)
 {
     function original;
     struct hook *hook;
@@ -238,7 +265,7 @@ EXPORT int cudafork_hook(void **place, void *method, void *self, void *target, v
     hook->tell = tell;
     hook->nothing = nothing;
     hook->interpreter = python.PyInterpreterState_Get();
-    hook->always = always;
+    hook->when = when;
     hook->self = self;
     hook->place = place;
     hook->before = *place;

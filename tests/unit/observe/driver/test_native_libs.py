@@ -171,11 +171,14 @@ def test_calls_of_c_functions_are_told_until_the_undo() -> None:
     undo()
     undo()
     assert library.cudafork_unhook.calls == [(5,)], "once: the hook may be another's by then"
+    assert native.before_call(sum, Place(1, 2, 3), len) is not None
+    assert library.cudafork_hook.calls[1] == (1, 2, 3, sum, len, None, 2)
 
 
 def test_where_no_more_can_be_watched_nothing_is_taken_back() -> None:
     for _, native in (witness(hooked=-1), witness(phantom=False)):
         assert native.after_call(sum, Place(1), len, always=False) is None
+        assert native.before_call(sum, Place(1), len) is None
 
 
 def test_what_is_loaded_is_counted_and_what_is_there_is_not_counted_again() -> None:

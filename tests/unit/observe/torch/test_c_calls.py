@@ -187,6 +187,50 @@ def test_under_a_present_face_a_number_names_a_gpu(tmp_path: Path) -> None:
     assert [bool(told["touches"]) for told in out] == [False, False, False, False, True, False]
 
 
+@pytest.mark.slow
+def test_who_stands_in_for_gpus_is_asked_before_a_type_is_called(tmp_path: Path) -> None:
+    """As in a build with CUDA, whose driver would be initialized by the call."""
+    told = run(
+        """
+        from pytest_cudafork.observe.base.undo import UndoStack
+        from pytest_cudafork.observe.driver import phantom
+        from pytest_cudafork.observe.torch import c_calls
+        from pytest_cudafork.observe.torch.rows import MAKE
+        import torch
+
+        def make(entry, args, kwargs):
+            return ["made", entry, args, kwargs]
+
+        EXPRESSIONS = (
+            "torch.Generator('cuda')", "torch.Generator(device='cuda:1')",
+            "torch.Generator(torch.device('cuda'))", "torch.cuda.FloatTensor([1.0])",
+            "torch.Generator().device", "torch.Generator('cpu').device",
+            "torch.Generator('no device')", "torch.Generator(())", "torch.FloatTensor(2).shape",
+        )
+        def everything():
+            return [attempt(expression)["answer"] for expression in EXPRESSIONS]
+
+        bare = everything()
+        undo = UndoStack()
+        c_calls.arm_types(phantom.install("sm_90").native, undo)
+        unasked = everything()
+        setattr(torch.cuda, MAKE, make)
+        asked = everything()
+        undo()
+        out = {"bare": bare, "unasked": unasked, "asked": asked, "after": everything()}
+        """,
+        tmp_path,
+        face="sm_90",
+    )
+    assert told["bare"] == told["unasked"] == told["after"]
+    assert told["asked"][4:] == told["bare"][4:]
+    entries = ["torch.Generator"] * 3 + ["torch.cuda.FloatTensor"]
+    assert [
+        ("made" in answer, entry in answer)
+        for answer, entry in zip(told["asked"], entries, strict=False)
+    ] == [(True, True)] * 4
+
+
 @pytest.mark.parametrize(
     ("error", "wants"),
     [
