@@ -19,7 +19,7 @@ from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.touch import Frame
 
 _FRAME = re.compile(
-    r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>[^\s|]+)|(?!\d| in ))'
+    r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>[^\s|"\',\\]+)|(?!\d| in ))'
 )
 """Without a name it is a syntax error; " in" without a comma is faulthandler's, of no error."""
 _OTHER_FRAMES = (
@@ -40,10 +40,13 @@ _ENDS = re.compile(r"(?:^|\s)[\w.]*(?:Error|Exception)(?::|$)")
 """The last line of a traceback: the error that the frames before it have raised."""
 _CONTROL = re.compile(r"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """What a terminal takes for colors, links and titles, and does not show."""
-_ESCAPED = re.compile(r'File \\+"|\(most recent call last\):\\+n')
-"""What a traceback within a JSON or Python literal has: its quotes and line breaks are escaped."""
+_ESCAPED = re.compile(r'File \\+"|\(most recent call last\):\\+n|\\u00[0-7][0-9a-fA-F]')
+"""What a traceback within a JSON or Python literal has: its quotes and line breaks are escaped, by
+some writers (Go's, and so docker's) also the brackets of ``<module>``, and the codes of colors."""
 _ESCAPED_BREAK = re.compile(r"\\+n")
 _ESCAPED_QUOTE = re.compile(r"\\+([\"'])")
+_ESCAPED_CHARACTERS = re.compile(r"(?:\\+u[0-9a-fA-F]{4})+")
+_HEX_DIGITS = 4
 _WRITER = re.compile(
     r"\((?P<process>[^()]*\bpid=\d+[^()]*)\)"  # vLLM, Ray
     r"|\[(?P<rank>(?:rank|default|gw)\s?\d+)\]"  # torch, torchrun, pytest-xdist
@@ -141,7 +144,15 @@ def _numbered(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield number, line[:_LONGEST]
             continue
         for part in _ESCAPED_BREAK.split(line):
-            yield number, _ESCAPED_QUOTE.sub(r"\1", part)[:_LONGEST]
+            text = _ESCAPED_QUOTE.sub(r"\1", _ESCAPED_CHARACTERS.sub(_characters, part))
+            yield number, _CONTROL.sub("", text)[:_LONGEST]
+
+
+def _characters(escaped: re.Match[str]) -> str:
+    """Return what JSON has written as four digits each, two of them for the rarer characters."""
+    codes = [code[:_HEX_DIGITS] for code in escaped[0].split("u")[1:]]
+    text = "".join(chr(int(code, 16)) for code in codes)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _go_on(begun: Iterable[_Open], line: str) -> tuple[list[_Open], list[_Open]]:

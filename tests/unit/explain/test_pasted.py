@@ -59,6 +59,7 @@ Traceback (most recent call last):
     raise RuntimeError(
 {SAID}
 """
+COLORED = PLAIN.replace('"/', '"\x1b[35m/').replace("Cannot", "\x1b[0mCannot")
 RICH = f"""\
 ╭──────────── Traceback (most recent call last) ────────────╮
 │ /app/work.py:5 in work                                    │
@@ -91,6 +92,18 @@ File /venv/torch/cuda/__init__.py:305, in _lazy_init()
             [json.dumps({"log": f"{line}\n", "stream": "stderr"}) for line in PLAIN.splitlines()],
             id="docker's JSON lines",
         ),
+        pytest.param(
+            [json.dumps({"MESSAGE": line, "PRIORITY": "3"}) for line in PLAIN.splitlines()],
+            id="JSON lines without line breaks",
+        ),
+        pytest.param(
+            [json.dumps({"level": "ERROR", "msg": PLAIN}).replace('\\"', r"\u0022")],
+            id="quotes by their number",
+        ),
+        pytest.param(
+            [json.dumps({"msg": line}) for line in COLORED.splitlines()],
+            id="colors in JSON lines",
+        ),
         pytest.param([json.dumps({"level": "ERROR", "msg": PLAIN})], id="one JSON line"),
         pytest.param([json.dumps(json.dumps({"msg": PLAIN}))], id="JSON in JSON"),
         pytest.param([repr({"exc_info": PLAIN})], id="a literal of Python"),
@@ -100,6 +113,23 @@ def test_frames_are_known_however_they_are_written(lines: list[str]) -> None:
     (hit,) = read(lines)
     assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
     assert "of something else" not in hit.text
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_characters_that_json_writes_as_numbers_are_read(times: int) -> None:
+    """As docker does with brackets, Python with what is not ASCII."""
+    text = f'  File "/srv/café/\U0001f600.py", line 3, in <module>\n{SAID}\n'
+    for _ in range(times):
+        text = json.dumps(text).replace("<", r"\u003c").replace(">", r"\u003e")
+    (hit,) = read([f'{{"log":{text}}}'])
+    (frame,) = hit.frames
+    assert (frame.filename, frame.lineno, frame.name) == ("/srv/café/\U0001f600.py", 3, "<module>")
+    assert hit.text.startswith(SAID)
+
+
+def test_half_of_a_character_that_json_writes_in_two_is_read() -> None:
+    (hit,) = read([r'{"log":"  File \"/srv/\ud83d.py\", line 3, in f\n"}', SAID])
+    assert [frame.lineno for frame in hit.frames] == [3]
 
 
 def test_a_cell_of_a_notebook_is_a_place() -> None:
