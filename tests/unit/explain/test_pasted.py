@@ -165,6 +165,18 @@ def test_frames_of_another_error_are_not_taken() -> None:
         ("engine-1  | (EngineCore pid=7) ", "engine-1  | (APIServer pid=8) "),
         ("Nov 30 18:00:01 host run[12]: [rank0]: ", "Nov 30 18:00:01 host run[12]: [rank1]: "),
         ("engine-1  | [rank0]: ", "engine-1  | "),
+        ("0: ", "1: "),  # srun -l
+        ("2: ", "12: "),
+        ("0: ", ""),
+        ("[1,0]<stderr>:", "[1,1]<stderr>:"),  # mpirun --tag-output
+        ("[trainer0]:", "[trainer1]:"),  # torchrun, with a role
+        ("[2026-11-30 18:00:01 TP0] ", "[2026-11-30 18:00:02 TP1] "),  # SGLang
+        ("[2026-11-30 18:00:01 +0000] [12] [ERROR] ", "[2026-11-30 18:00:01 +0000] [13] [ERROR] "),
+        ("18:00:01 web.1    | ", "18:00:01 worker.1 | "),  # honcho
+        ("one.1.a3@host-1    | ", "one.2.b4@host-2    | "),  # docker service logs
+        ("host-1: ", "host-2: "),  # pdsh
+        ("engine-1  | 0: ", "engine-1  | 1: "),
+        ("engine-1  | 0: ", "api-1     | 0: "),
     ],
 )
 def test_lines_of_several_processes_may_lie_between_each_other(one: str, other: str) -> None:
@@ -197,6 +209,46 @@ def test_where_only_first_lines_have_a_prefix_the_others_are_taken_for_its_own(
     ]
     (hit,) = read([all_have + line for line in lines])
     assert [frame.filename for frame in hit.frames] == ["worker.py"]
+
+
+def test_what_differs_from_line_to_line_is_no_process() -> None:
+    """A prefix may count the lines, or stand before the first one of a traceback alone."""
+    trace = PLAIN.splitlines()
+    counted = [f"{number:04} ERROR {line}" for number, line in enumerate(trace, start=1)]
+    (hit,) = read([*counted, *counted])
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+    (hit,) = read([f"ERROR:root:{trace[3]}", *trace[4:-1], f"ERROR:root:{SAID}"])
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+    timed = [f"2026-11-30 18:00:0{number},123 ERROR {line}" for number, line in enumerate(trace)]
+    (hit,) = read(timed)
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+
+
+def test_many_prefixes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pasted, "_MOST_WRITERS", 3)
+    trace = PLAIN.splitlines()[3:-1]
+    lines = [f"{number}: {line}" for line in trace for number in range(3)]
+    lines = [f"{number}: {line}" for number in range(3, 9) for line in trace] + lines
+    (hit,) = read([*lines, f"2: {SAID}"])
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "KeyboardInterrupt",
+        "SystemExit: 3",
+        "StopIteration",
+        "_queue.Empty",
+        "requests.exceptions.Timeout: none in time",
+        "ExceptionGroup: of two (2 sub-exceptions)",
+        "0: KeyboardInterrupt",
+    ],
+)
+def test_errors_with_other_names_end_a_traceback_too(end: str) -> None:
+    lines = [LOG.splitlines()[0], '  File "other.py", line 1, in other', end]
+    (hit,) = read([*lines, "init.cc:9 NCCL WARN Cuda failure 3 'initialization error'"])
+    assert hit.frames == ()
 
 
 def test_a_log_of_many_processes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
