@@ -259,10 +259,11 @@ class Observer:
         try:
             # The owner is not left to the environment: a test may have cleared that for a while.
             return self.ledger.append(kind, owner=self.owner, **fields)
-        except OSError as error:
-            # The session's directory is gone (the session ended before this process did), or the
-            # disk is full. The program under test must not fail for that.
-            self._fault(str(error))
+        except Exception as error:
+            # The session's directory is gone (the session ended before this process did), the disk
+            # is full, or a hook of the audit (which may raise anything) allows no files. The
+            # program under test must not fail for that.
+            self._fault(str(error) if isinstance(error, OSError) else repr(error))
             return ""
 
     def _fault(self, text: str) -> None:

@@ -187,7 +187,7 @@ def test_in_a_child():
 """
         )
     )
-    assert_a_lost_record_fails_the_session(pytester, "had no descriptor left")
+    assert_a_lost_record_fails_the_session(pytester, "could not open the ledger")
 
 
 def assert_a_lost_record_fails_the_session(pytester: pytest.Pytester, words: str) -> None:
