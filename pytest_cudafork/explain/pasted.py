@@ -38,12 +38,14 @@ _OTHER_FRAMES = (
     ),
 )
 _ENDS = re.compile(
-    r"(?:^|[\s:>\]])[\w.]*(?:Error|Exception|ExceptionGroup|Interrupt|Iteration|Exit)(?::|$)"
+    r"(?:^|[\s:>\]])(?:[\w.]*(?:Error|Exception|ExceptionGroup)|KeyboardInterrupt|SystemExit"
+    r"|GeneratorExit|StopIteration|StopAsyncIteration)(?::|$)"
     r"|^[\s|]*(?:[a-z_]\w*\.)+[A-Z]\w*(?::|$)"  # queue.Empty, requests.exceptions.Timeout
 )
 """The last line of a traceback: the error that the frames before it have raised."""
-_CONTROL = re.compile(r"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-"""What a terminal takes for colors, links and titles, and does not show."""
+_CONTROL = re.compile(r"(?:\x1b|\^\[|␛)(?:\[[0-9:;<=>?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""What a terminal takes for colors, links and titles, and does not show; ``less`` and others write
+the first character of it as two."""
 _ESCAPED = re.compile(r'File \\+"|\(most recent call last\):\\+n|\\u00[0-7][0-9a-fA-F]')
 """What a traceback within a JSON or Python literal has: its quotes and line breaks are escaped, by
 some writers (Go's, and so docker's) also the brackets of ``<module>``, and the codes of colors."""

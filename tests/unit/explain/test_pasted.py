@@ -233,6 +233,23 @@ def test_many_prefixes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
 
 
+def test_lines_of_a_training_do_not_end_a_traceback() -> None:
+    trace = PLAIN.splitlines()[3:]
+    others = ["Iteration: 5", "Press q to Exit", "Epoch: 3"]
+    lines = [line for each in trace for line in (each, *others)]
+    (hit,) = read(lines)
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+
+
+@pytest.mark.parametrize("escape", ["\x1b", "^[", "␛"])
+def test_colors_are_left_out_however_they_are_written(escape: str) -> None:
+    lines = PLAIN.replace('"/', f'{escape}[35m"/').replace('", line ', f'"{escape}[0m, line ')
+    lines = lines.replace("RuntimeError", f"{escape}[1;35mRuntimeError{escape}[0m")
+    (hit,) = read(lines.splitlines())
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+    assert hit.text == SAID
+
+
 @pytest.mark.parametrize(
     "end",
     [
