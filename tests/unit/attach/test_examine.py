@@ -16,6 +16,7 @@ from pytest_cudafork.attach.target import Unreadable, read_target
 from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.process import native_stacks
 from pytest_cudafork.process.descendants.leftovers import descendants
+from pytest_cudafork.process.descendants.process_state import status_of
 from pytest_cudafork.process.native_stacks import PythonStack
 from tests.support.attached import running
 
@@ -68,9 +69,9 @@ def namespace() -> list[str]:
 def test_a_server_in_a_container_is_known_by_its_number_there(tmp_path: Path) -> None:
     command = [*namespace(), sys.executable]
     with running(tmp_path, "touch", "fork", watched=True, command=command) as server:
-        seen = {each: read_target(each) for each in descendants(os.getpid())}
-        (pid,) = (each for each, target in seen.items() if target.inner == server.pids[0])
-        (child,) = (each for each, target in seen.items() if target.inner == server.pids[1])
+        numbers = {each: status_of(each, "NSpid").split() for each in descendants(os.getpid())}
+        outside = {int(words[-1]): each for each, words in numbers.items() if len(words) > 1}
+        pid, child = (outside[number] for number in server.pids)
         found, of_child = examine(pid, stacks=False), examine(child, stacks=False)
     assert server.pids[0] == 1
     assert found.member.state.verdict is Verdict.INITIALIZED
