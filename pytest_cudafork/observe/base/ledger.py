@@ -6,8 +6,8 @@ events across processes, and a writer that dies in the middle of its line loses 
 
 A digit in the first record tells whether any process is known to have lost a record: a full disk
 takes no further record, but does let a byte be overwritten. A process that cannot open the file, as
-it has no descriptor left or a hook of the audit forbids it, can still change its mode, and says it
-by that.
+it has no descriptor left or a hook of the audit forbids it, or that may write no files, can still
+change its mode, and says it by that.
 """
 
 from __future__ import annotations
@@ -170,6 +170,8 @@ class Ledger:
             try:
                 if os.pread(fd, len(_HEAD), 0) == _HEAD:
                     os.pwrite(fd, b"1", len(_HEAD))
+            except OSError:  # a limit of the size of files that is lower still
+                self._mark_mode()
             finally:
                 os.close(fd)
 
@@ -387,8 +389,8 @@ class LedgerReader:
             words.append("a process of the session could not write a record: is the disk full?")
         if match is not None and mode & _LOST_MODE:
             words.append(
-                "a process of the session could not open the ledger to write a record: it had no "
-                "descriptor left, or a hook of the audit has forbidden it"
+                "a process of the session could not write to the ledger: it had no descriptor "
+                "left, or a limit (RLIMIT_FSIZE) or a hook of the audit has forbidden it"
             )
         torn = self.torn + bool(self._tail.strip())
         if torn:
