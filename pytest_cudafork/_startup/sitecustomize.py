@@ -3,6 +3,9 @@
 This file is found through ``PYTHONPATH``, which the session sets for its children; it steps out of
 the way of the ``sitecustomize`` that the process would otherwise have had. All it knows of the
 session is what the environment says.
+
+Any Python that the session starts reads it. So its syntax is one that Python 2 knows, too: else
+that would say in the output of its program that it could not.
 """
 
 import gc
@@ -12,7 +15,8 @@ import sys
 _OLDEST = (3, 10)
 
 
-def _hand_over() -> None:
+def _hand_over():
+    # type: () -> None
     """Import the ``sitecustomize`` that this one hides, as if this one did not exist."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
@@ -20,13 +24,14 @@ def _hand_over() -> None:
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
-        if error.name != "sitecustomize":
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":  # Python 2 says no name
             raise
         if own is not None:
             sys.modules["sitecustomize"] = own
 
 
-def _take_off(root: str) -> None:
+def _take_off(root):
+    # type: (str) -> None
     """Take the last entry of this name off ``sys.path``: one before it is the process's own."""
     for place in range(len(sys.path) - 1, -1, -1):
         if sys.path[place] == root:
@@ -34,9 +39,8 @@ def _take_off(root: str) -> None:
             return
 
 
-def _watch(root: str) -> None:
-    if sys.version_info < _OLDEST:  # another Python, in which the plugin cannot run
-        return
+def _watch(root):
+    # type: (str) -> None
     sys.path.append(root)  # the process may run in an environment of its own
     collects = gc.isenabled()
     gc.disable()  # all that is imported stays: to look for garbage in it takes a tenth of the time
@@ -53,7 +57,8 @@ def _watch(root: str) -> None:
             gc.enable()
 
 
-def _captures(root: str) -> None:
+def _captures(root):
+    # type: (str) -> None
     """Look at the captures of the program."""
     sys.path.append(root)
     try:
@@ -62,12 +67,13 @@ def _captures(root: str) -> None:
         begin_inherited()
     except Exception as error:
         if sys.stderr is not None:
-            sys.stderr.write(f"pytest-cudafork: captures are not looked at: {error!r}\n")
+            sys.stderr.write("pytest-cudafork: captures are not looked at: " + repr(error) + "\n")
     finally:
         _take_off(root)
 
 
-def _patch(root: str) -> None:
+def _patch(root):
+    # type: (str) -> None
     """Apply the patches of the test; its children do so in the case of a fork server."""
     if any(server in argument for argument in sys.orig_argv for server in _SERVERS):
         return
@@ -75,11 +81,10 @@ def _patch(root: str) -> None:
     try:
         from pytest_cudafork.patch.applying.inherited import begin
     except Exception as error:
-        text = (
-            f"child_patch does not hold in process {os.getpid()}: {type(error).__name__}: {error}"
-        )
+        text = type(error).__name__ + ": " + str(error)
+        text = "child_patch does not hold in process " + str(os.getpid()) + ": " + text
         if sys.stderr is not None:
-            sys.stderr.write(f"pytest-cudafork: {text}\n")
+            sys.stderr.write("pytest-cudafork: " + text + "\n")
         return
     finally:
         _take_off(root)
@@ -94,6 +99,8 @@ _SERVERS = (
 )
 
 _ROOT = os.environ.get("_CUDAFORK_ROOT", "")
+if sys.version_info < _OLDEST:  # another Python, in which the plugin cannot run
+    _ROOT = ""
 if _ROOT and os.environ.get("_CUDAFORK_WATCH"):
     _watch(_ROOT)
 if _ROOT and os.environ.get("_CUDAFORK_WATCH") and os.environ.get("_CUDAFORK_CAPTURES"):

@@ -46,6 +46,8 @@ class Target(NamedTuple):
         device: Whether a GPU's device or the control device is mapped.
         ledger: The ledger that it was told to write, or has open; "".
         other_device: The device of a driver of another kind (WSL, Jetson) that is open or mapped.
+        inner: Its number in its own PID namespace, as that of a container, by which a ledger knows
+            it; 0: there it has the same.
 
     """
 
@@ -63,6 +65,12 @@ class Target(NamedTuple):
     device: bool
     ledger: str
     other_device: str = ""
+    inner: int = 0
+
+    @property
+    def in_ledger(self) -> int:
+        """The number by which its ledger knows it."""
+        return self.inner or self.pid
 
 
 def read_target(pid: int) -> Target:
@@ -116,7 +124,14 @@ def read_target(pid: int) -> Target:
         device=any(_DEVICE.match(path) for path in paths),
         ledger=_ledger(pid, opened),
         other_device=next(filter(_OTHER_DEVICE.match, (*paths, *opened)), ""),
+        inner=_inner_number(pid),
     )
+
+
+def _inner_number(pid: int) -> int:
+    """Return the number of a process in its own PID namespace; 0 where it is the same as here."""
+    _, *inner = process_state.status_of(pid, "NSpid").split() or [""]
+    return int(inner[-1]) if inner else 0
 
 
 def _mapped(pid: int) -> list[str]:

@@ -164,20 +164,22 @@ def _of_phantom(target: Target, has_ledger: bool) -> State:
 def _told(target: Target, history: History) -> State | None:
     """Return what the ledger says of a process; None if it says nothing."""
     since = process_state.monotonic_of(target.started) - _CLOCK_NS
-    image = history.image_of(target.pid)
+    pid = target.in_ledger
+    image = history.image_of(pid)
     own = [
         record
         for record in history.records
         if moment_of(record) >= since and image.holds(record["pid"], moment_of(record))
     ]
     if any(_is_poisoned(record) for record in own):
-        by = history.ancestors(target.pid)[1:]
+        by = history.ancestors(pid)[1:]
         parent = f"process {by[0]}" if by else "a process that is not known"
+        parent += " of its PID namespace" if by and target.inner else ""
         return State(
             Verdict.POISONED,
             f"its ledger says that it was forked from {parent}, which had initialized CUDA",
-            history.initializer(target.pid),
-            history.fork_of(target.pid),
+            history.initializer(pid),
+            history.fork_of(pid),
         )
     ids = {record["id"] for record in own if record["k"] == "touch"}
     touches = [touch for touch in history.touches if touch.id in ids]

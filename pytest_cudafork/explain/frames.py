@@ -26,19 +26,32 @@ _LIBRARY_FILES = (
     *("/torch/nn/modules/module.py", "/triton/runtime/driver.py", "/triton/runtime/jit.py"),
 )
 """Files that tell a source tree of a library from a folder that only bears its name."""
+_RUNS_MAIN = frozenset({"_run_module_as_main", "_run_code"})
+"""The functions of runpy that execute the main module of ``python -m``."""
 
 
 def at_import(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame that ran because a module was imported; None if there is none.
 
-    The outermost module body is the script itself, and so is a class body in it.
+    The outermost module body is the program itself, and so is a class body in it. Code that was
+    made at run time has a body of its own and is no module.
     """
     for index, frame in enumerate(frames):
-        if frame.name == "<module>" or _is_class(frame):
+        if not frame.is_generated and (frame.name == "<module>" or _is_class(frame)):
             outer = frames[index:] if frame.name == "<module>" else frames[index + 1 :]
-            is_script = len(outer) == 1 and outer[0].name == "<module>"
-            return None if is_script else frame
+            return None if _is_program(outer) else frame
     return None
+
+
+def _is_program(frames: Sequence[Frame]) -> bool:
+    """Whether these are the body of the main module and what executes that for ``python -m``."""
+    body, *outer = frames or (None,)
+    return body is not None and body.name == "<module>" and all(map(_runs_main, outer))
+
+
+def _runs_main(frame: Frame) -> bool:
+    of_runpy = frame.filename == "<frozen runpy>" or _ends(frame.filename, "/runpy.py")
+    return of_runpy and frame.name in _RUNS_MAIN
 
 
 def _is_class(frame: Frame) -> bool:
@@ -57,19 +70,20 @@ def package_of(frame: Frame) -> str:
 
 
 def line_to_look_at(frames: Sequence[Frame]) -> Frame | None:
-    """Return the line to look at: one that runs at import, else the nearest outside libraries."""
+    """Return the line to look at: one that runs at import, else the nearest outside libraries.
+
+    Of code that was made at run time it is the line that called that, if there is one.
+    """
     body = at_import(frames)
     if body is not None:
         return body
     trees = tuple(_source_trees(frames))
-    return next(
-        (
-            frame
-            for frame in frames
-            if package_of(frame) not in _SKIPPED and not _slashes(frame).startswith(trees)
-        ),
-        None,
-    )
+    found = [
+        frame
+        for frame in frames
+        if package_of(frame) not in _SKIPPED and not _slashes(frame).startswith(trees)
+    ]
+    return next((frame for frame in found if not frame.is_generated), found[0] if found else None)
 
 
 def _source_trees(frames: Sequence[Frame]) -> Iterator[str]:

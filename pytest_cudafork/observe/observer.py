@@ -16,7 +16,15 @@ from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
 from pytest_cudafork.observe.driver.lineage import process_lineage
-from pytest_cudafork.observe.driver.probe import CudaState, Driver, ask_driver, ask_torch, judge
+from pytest_cudafork.observe.driver.probe import (
+    CudaState,
+    Driver,
+    DriverAnswer,
+    answer_of_phantom,
+    ask_driver,
+    ask_torch,
+    judge,
+)
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.settings import environment
 
@@ -107,12 +115,19 @@ class Observer:
     def state(self) -> CudaState:
         """CUDA in this process, now."""
         return judge(
-            ask_driver(),
+            self._ask_driver(),
             ask_torch(),
             simulated_touch=self._torch_touched(),
             poisoned_by=self.lineage.poisoned_by,
             forked_unwatched=self.lineage.forked_unwatched,
         )
+
+    def _ask_driver(self) -> DriverAnswer:
+        """Ask the driver; the phantom directly, as whoever opens a library can be kept from it."""
+        native = self.witnesses.native if self.witnesses is not None else None
+        if native is not None and native.is_phantom:
+            return answer_of_phantom(native.state())
+        return ask_driver()
 
     def settle(self) -> None:
         """Wait until what ``state`` has shown is in the ledger.
@@ -140,7 +155,7 @@ class Observer:
 
     def is_poisoned(self) -> bool:
         """Whether this process was forked from an initialized one, by Python or by native code."""
-        return self.lineage.poisoned_by is not None or ask_driver().driver is Driver.POISONED
+        return self.lineage.poisoned_by is not None or self._ask_driver().driver is Driver.POISONED
 
     def record_touch(self, entry: str, *, again: bool, stack: list[StackItem]) -> None:
         """Write a touch that a witness in Python saw.
@@ -259,10 +274,11 @@ class Observer:
         try:
             # The owner is not left to the environment: a test may have cleared that for a while.
             return self.ledger.append(kind, owner=self.owner, **fields)
-        except OSError as error:
-            # The session's directory is gone (the session ended before this process did), or the
-            # disk is full. The program under test must not fail for that.
-            self._fault(str(error))
+        except Exception as error:
+            # The session's directory is gone (the session ended before this process did), the disk
+            # is full, or a hook of the audit (which may raise anything) allows no files. The
+            # program under test must not fail for that.
+            self._fault(str(error) if isinstance(error, OSError) else repr(error))
             return ""
 
     def _fault(self, text: str) -> None:

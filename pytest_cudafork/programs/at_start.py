@@ -11,6 +11,7 @@ import sys
 
 from pytest_cudafork.compat.unpatched import contextlib, os, struct, time
 from pytest_cudafork.documents.writing import try_to_write
+from pytest_cudafork.observe.base.descriptors import LAST_STREAM, above_the_streams
 from pytest_cudafork.observe.handed_on import ROOT, WatchSettings, variables_for_program
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.settings import environment
@@ -19,7 +20,6 @@ from pytest_cudafork.settings.arguments import check_new_file
 LEVEL = "poison"
 _AT_SECURE = 23  # of the values that the kernel hands to a program, see getauxval(3)
 _MARK_BYTES = 16
-_LAST_STREAM = 2
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from pytest_cudafork.programs.waiter import main; main(sys.argv[2:])"
@@ -98,7 +98,7 @@ def _start_waiter(report: str, settings: WatchSettings, mark: bytes) -> None:
     """
     if not sys.executable:  # of a program that has Python built in
         raise RuntimeError("what writes the report is a Python, and sys.executable names none")
-    pidfd = _above_the_streams(os.pidfd_open(os.getpid()))
+    pidfd = above_the_streams(os.pidfd_open(os.getpid()))
     try:
         words = [report, settings.to_text(), mark.hex(), str(os.getpid()), str(pidfd)]
         began = str(time.monotonic())
@@ -117,17 +117,6 @@ def _start_waiter(report: str, settings: WatchSettings, mark: bytes) -> None:
         os.close(pidfd)
 
 
-def _above_the_streams(fd: int) -> int:
-    """Return a descriptor above 2: a program that was started without streams gives out theirs."""
-    low = []
-    while fd <= _LAST_STREAM:
-        low.append(fd)
-        fd = os.dup(fd)
-    for each in low:
-        os.close(each)
-    return fd
-
-
 def _become(command: list[str], pidfd: int) -> None:
     """Turn this process into the waiter, which holds nothing of the program's.
 
@@ -136,11 +125,11 @@ def _become(command: list[str], pidfd: int) -> None:
 
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in range(_LAST_STREAM + 1):
+    for stream in range(LAST_STREAM + 1):
         os.dup2(nowhere, stream)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
-        if fd > _LAST_STREAM and fd != pidfd:  # one is that of the list itself, closed by now
+        if fd > LAST_STREAM and fd != pidfd:  # one is that of the list itself, closed by now
             with contextlib.suppress(OSError):
                 os.close(fd)
     os.set_inheritable(pidfd, True)

@@ -109,7 +109,8 @@ def parse(args: Sequence[str]) -> RunOptions:
     options = RunOptions(command=command, program=program)._replace(**found)  # type: ignore[arg-type]
     if options.json and not options.report:
         raise UsageError("--json: name the file that it goes to with --report FILE")
-    if options.report and os.path.realpath(options.report) == os.path.realpath(options.ledger):
+    both = options.report and options.ledger
+    if both and os.path.realpath(options.report) == os.path.realpath(options.ledger):
         raise UsageError(f"--report: {options.report!r} is the file of --ledger, too: name another")
     if options.allow and not options.guard:
         raise UsageError("--allow: no fork is refused, so none has to be allowed: add --guard")
@@ -157,7 +158,13 @@ def _read(name: str, value: str) -> object:
         except ValueError as error:
             raise UsageError(f"--report: {error}") from None
     if name in ("report", "ledger"):
-        return os.path.abspath(value)
+        try:
+            return os.path.abspath(value)
+        except FileNotFoundError:
+            raise UsageError(
+                f"--{name}: {value!r} is in the working directory, which has been removed: name "
+                "the file by its whole path"
+            ) from None
     if name == "captures" and value not in _CAPTURES:
         raise UsageError(f"--captures={value}: say one of {', '.join(_CAPTURES)}")
     if name == "allow":

@@ -5,8 +5,9 @@ opened with ``O_APPEND``. Linux serializes such writes, so the order of the file
 events across processes, and a writer that dies in the middle of its line loses that line alone.
 
 A digit in the first record tells whether any process is known to have lost a record: a full disk
-takes no further record, but does let a byte be overwritten. A process that has no descriptor left
-to open the file with can still change its mode, and says it by that.
+takes no further record, but does let a byte be overwritten. A process that cannot open the file, as
+it has no descriptor left or a hook of the audit forbids it, or that may write no files, can still
+change its mode, and says it by that.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _HEAD = b'\n{"lost": '
 """How a ledger begins; the digit follows (mark_loss in record.c knows both)."""
 _BEGINNING = re.compile(re.escape(_HEAD) + rb'([01]), "k": "ledger", [^\n]*')
 _MOST_OF_FIRST_LINE = 1000
-_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_GONE = (errno.ENOENT, errno.ENOTDIR)
 _LOST_MODE = stat.S_IXUSR
 """The bit of the file's mode that says the same as the digit (mark_loss in record.c knows both)."""
 _write = written_in_c.json_writer(", ", ": ")
@@ -128,6 +129,7 @@ class Ledger:
         Raises:
             OSError: the ledger cannot be written, or took a part of the record only. Where that is
                 possible, the file is marked as one that lacks a record.
+            Exception: a hook of the audit does not let the file be opened; likewise.
 
         """
         record_id, line = _make(kind, **fields)
@@ -152,22 +154,24 @@ class Ledger:
                 _write_whole(fd, data, self.path)
             finally:
                 os.close(fd)
-        except OSError:
+        except Exception:
             self.mark_loss()
             raise
 
     def mark_loss(self) -> None:
         """Note in the file, or on it, that a record is lost."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Exception):
             try:
                 fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            except OSError as error:
-                if error.errno in _NO_DESCRIPTOR:
+            except Exception as error:
+                if not isinstance(error, OSError) or error.errno not in _GONE:
                     self._mark_mode()
                 return
             try:
                 if os.pread(fd, len(_HEAD), 0) == _HEAD:
                     os.pwrite(fd, b"1", len(_HEAD))
+            except OSError:  # a limit of the size of files that is lower still
+                self._mark_mode()
             finally:
                 os.close(fd)
 
@@ -332,7 +336,7 @@ class LedgerReader:
         if status is None:
             try:
                 self._fd = os.open(self._ledger.path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
+            except Exception:  # not only OSError: a hook of the audit may raise anything
                 self._fd = -1
                 return False
             status = os.fstat(self._fd)
@@ -384,7 +388,10 @@ class LedgerReader:
         elif match[1] == b"1":
             words.append("a process of the session could not write a record: is the disk full?")
         if match is not None and mode & _LOST_MODE:
-            words.append("a process of the session had no descriptor left to write a record with")
+            words.append(
+                "a process of the session could not write to the ledger: it had no descriptor "
+                "left, or a limit (RLIMIT_FSIZE) or a hook of the audit has forbidden it"
+            )
         torn = self.torn + bool(self._tail.strip())
         if torn:
             lines = "1 line of the ledger is" if torn == 1 else f"{torn} lines of the ledger are"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
+from pytest_cudafork.observe.base.descriptors import above_the_streams
 from pytest_cudafork.settings.real_driver import LIBCUDA, PHANTOM_FOLDER
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class NativeWitness:
         if number is None:
             return _nothing
         # faulthandler keeps the descriptor's number for good; it must outlive this call.
-        fd = os.memfd_create("cudafork", os.MFD_CLOEXEC)
+        fd = above_the_streams(os.memfd_create("cudafork", os.MFD_CLOEXEC))
         ours = os.fstat(fd).st_ino
         faulthandler.register(number, file=fd, all_threads=False, chain=False)
         if self.library.cudafork_arm(number, fd) != 0:  # armed too often already

@@ -85,12 +85,14 @@ def ask_driver() -> DriverAnswer:
 
     try:
         library = standard_library.mapped_library(LIBCUDA)
-    except OSError:
-        return DriverAnswer(Driver.NOT_LOADED)
+    except Exception as error:
+        if type(error) is OSError:
+            return DriverAnswer(Driver.NOT_LOADED)
+        # A hook of the audit allows no library to be opened, and may raise anything.
+        return DriverAnswer(Driver.UNKNOWN, f"the driver could not be asked: {error!r}")
     own = getattr(library, "cudafork_state", None)
     if own is not None:  # our phantom knows more than a real driver tells
-        answers = (Driver.NOT_INITIALIZED, Driver.INITIALIZED, Driver.POISONED)
-        return DriverAnswer(answers[own()])
+        return answer_of_phantom(own())
     get_count = getattr(library, "cuDeviceGetCount", None)
     if get_count is None:
         return DriverAnswer(
@@ -104,6 +106,11 @@ def ask_driver() -> DriverAnswer:
     if code in (_CUDA_ERROR_NOT_INITIALIZED, _CUDA_ERROR_NO_DEVICE):
         return DriverAnswer(Driver.NOT_INITIALIZED)
     return DriverAnswer(Driver.UNKNOWN, f"cuDeviceGetCount answered {code}")
+
+
+def answer_of_phantom(state: int) -> DriverAnswer:
+    """Return what the phantom's own word for its state means."""
+    return DriverAnswer((Driver.NOT_INITIALIZED, Driver.INITIALIZED, Driver.POISONED)[state])
 
 
 class TorchFlags(NamedTuple):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from pytest_cudafork.compat import proc_stat
 from pytest_cudafork.compat.unpatched import contextlib, io, os, re, resource, signal, time
 from pytest_cudafork.process.descendants import process_state
 
@@ -25,6 +26,8 @@ _EXEC_SECONDS = 2.0
 _KILL_SECONDS = 30.0
 """How long a killed process may take to end; one that hangs in a driver may never."""
 _LOOK_SECONDS = 0.004
+_MOST_LOOKS = 100
+"""How often what has come meanwhile is looked at, where processes end all the time."""
 _TIDYING = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
 """They remove the shared memory of processes that died; killed with those, they could not."""
 _SWEEP_SECONDS = 1.0
@@ -83,16 +86,27 @@ def _mark_of(cookie: bytes) -> int:
 
 
 def marked_processes(cookies: Iterable[bytes]) -> list[int]:
-    """Return the living processes with the mark of one of the cookies; this one never does."""
+    """Return the living processes with the mark of one of the cookies; this one never does.
+
+    A process that ends while the others are looked at may have forked one just before (a daemon
+    does so twice) that was not there yet: then those that have come meanwhile are looked at, too.
+    """
     wanted = {_mark_of(cookie) for cookie in cookies}
-    mine = os.getpid()
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        pid = int(name)
-        if _limit_of(pid) in wanted and pid != mine and process_state.lives(pid):
-            found.append(pid)
+    seen = {os.getpid()}
+    found: list[int] = []
+    for _ in range(_MOST_LOOKS):
+        there = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        new = [pid for pid in there if pid not in seen]
+        seen.update(new)
+        has_ended = False
+        for pid in new:
+            limit = _limit_of(pid)
+            if limit in wanted and process_state.lives(pid):
+                found.append(pid)
+            elif limit in wanted or (limit is None and not proc_stat.is_there(pid)):
+                has_ended = True
+        if not has_ended:
+            break
     return found
 
 

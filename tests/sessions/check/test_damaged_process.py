@@ -187,7 +187,25 @@ def test_in_a_child():
 """
         )
     )
-    assert_a_lost_record_fails_the_session(pytester, "had no descriptor left")
+    assert_a_lost_record_fails_the_session(pytester, "could not write to the ledger")
+
+
+def test_a_process_that_may_write_no_files_fails_the_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        module(
+            """
+import resource
+
+def touch_without_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    touch()
+
+def test_in_a_child():
+    child(touch_without_files)
+"""
+        )
+    )
+    assert_a_lost_record_fails_the_session(pytester, "could not write to the ledger")
 
 
 def assert_a_lost_record_fails_the_session(pytester: pytest.Pytester, words: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from pytest_cudafork.observe.handed_on import STARTUP
 from tests.support.sessions import (
     assert_no_crash,
     check,
@@ -407,14 +410,33 @@ def test_what_a_test_starts_fails_the_test_in_whatever_process_it_runs(
 def test_an_older_python_is_left_alone(pytester: pytest.Pytester) -> None:
     """Whose start-up finds the same ``sitecustomize``; it cannot import what follows."""
     older = (
-        "import sys; sys.version_info = (3, 9, 18); import sitecustomize;"
+        "import sys; sys.version_info = (3, 9, 18); del sys.orig_argv; import sitecustomize;"
         "assert not any(name.startswith('pytest_cudafork') for name in sys.modules)"
     )
     pytester.makepyfile(
         test_it=module(f"""
 def test_old():
-    done = subprocess.run([sys.executable, "-S", "-c", {older!r}], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    for variables in ({{}}, {{"_CUDAFORK_CAPTURES": "check", "_CUDAFORK_PATCHES": "[]"}}):
+        command = [sys.executable, "-S", "-c", {older!r}]
+        env = {{**os.environ, **variables}}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 """)
     )
     check(pytester, "fork").assert_outcomes(passed=1)
+
+
+def test_what_every_python_reads_at_its_start_is_no_syntax_error_for_python_2() -> None:
+    """Which would write into the output of its program that the file cannot be imported."""
+    source = Path(STARTUP, "sitecustomize.py").read_text(encoding="utf-8")
+    newer = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Nonlocal, ast.Starred, ast.YieldFrom)
+    for node in ast.walk(ast.parse(source)):
+        assert not isinstance(node, (*newer, ast.AsyncFunctionDef)), ast.unparse(node)
+        if isinstance(node, ast.FunctionDef):
+            words = [node.args.vararg, node.args.kwarg, *node.args.args, node.args]
+            assert node.returns is None, node.name
+            assert not any(getattr(word, "annotation", None) for word in words), node.name
+            assert not node.args.kwonlyargs, node.name
+        if isinstance(node, ast.Raise):
+            assert node.cause is None, ast.unparse(node)
+    assert source.isascii()

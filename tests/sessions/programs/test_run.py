@@ -542,6 +542,91 @@ def test_the_variable_watches_a_program_however_it_is_started(
     assert (told["seconds"] >= 1, told["not_observable"]) == (True, [])
 
 
+FORBIDS = """\
+import ctypes, os, sys
+def touch():
+    try:
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
+    except OSError:
+        pass
+touch()
+def forbid(event, args):
+    if event == EVENT:
+        raise ERROR(event)
+sys.addaudithook(forbid)
+if os.fork() == 0:
+    os._exit(0)
+print(os.wait()[1])
+"""
+
+
+@pytest.mark.parametrize("error", ["PermissionError", "RuntimeError"])
+@pytest.mark.parametrize("event", ["open", "ctypes.dlopen"])
+def test_a_program_that_forbids_things_by_a_hook_of_the_audit_runs_as_it_would(
+    event: str, error: str, tmp_path: Path, write: Write
+) -> None:
+    program = write(FORBIDS.replace("EVENT", repr(event)).replace("ERROR", error))
+    alone = plainly(program, cwd=tmp_path)
+    assert (alone.stdout, alone.stderr, alone.returncode) == ("0\n", "", 0)
+    done = watched("--fail", "--report", "r.json", "--json", program, cwd=tmp_path)
+    told = read_document(tmp_path / "r.json", "run")
+    lost = event == "open"
+    assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", int(lost))
+    assert (told["good"], len(told["forks"])) == (not lost, int(not lost))
+    if lost:
+        assert "or a hook of the audit has forbidden it" in told["not_observable"][0]
+
+
+TELLS_ITS_DESCRIPTORS = """\
+import ctypes, os
+def touch():
+    try:
+        ctypes.CDLL("libcuda.so.1").cuInit(0)
+    except OSError:
+        pass
+touch()
+if os.fork() == 0:
+    touch()
+    os._exit(0)
+os.wait()
+file = os.open("found.txt", os.O_WRONLY | os.O_CREAT)
+try:
+    os.write(1, b"out")
+except OSError as error:
+    os.write(file, str(error).encode())
+os.write(file, str(file).encode())
+"""
+
+
+@pytest.mark.parametrize("how", ["run", "variable"])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_without_streams_has_no_file_of_ours_in_their_place(
+    closed: str, how: str, tmp_path: Path, write: Write
+) -> None:
+    program = str(write(TELLS_ITS_DESCRIPTORS))
+    found = []
+    for words, variables in (
+        ([sys.executable], {}),
+        (command("--report", "r.txt"), {}) if how == "run" else
+        ([sys.executable], {"PYTEST_CUDA_FORK_RUN": "r.txt"}),
+    ):  # fmt: skip
+        line = f"exec {shlex.join([*words, program])} {closed}"
+        env = environment(**variables)
+        done = subprocess.run(
+            ["/bin/sh", "-c", line],
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT,
+            check=True,
+        )
+        found.append((done.stdout, done.stderr, (tmp_path / "found.txt").read_text()))
+    assert found[0] == found[1]
+    report = tmp_path / "r.txt"
+    wait_until(lambda: "a forked child touched CUDA at prog.py:4" in report.read_text())
+
+
 def test_a_session_with_the_check_is_said_to_tell_of_itself(tmp_path: Path, write: Write) -> None:
     write(
         "import ctypes, os\ndef test_touch():\n    ctypes.CDLL('libcuda.so.1').cuInit(0)\n",

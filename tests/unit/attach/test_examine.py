@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from pytest_cudafork.attach.examine import examine, to_plain
 from pytest_cudafork.attach.target import Unreadable, read_target
 from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.process import native_stacks
+from pytest_cudafork.process.descendants.leftovers import descendants
+from pytest_cudafork.process.descendants.process_state import status_of
 from pytest_cudafork.process.native_stacks import PythonStack
 from tests.support.attached import running
 
@@ -49,6 +54,32 @@ def test_a_server_that_touches_nothing_is_clean(tmp_path: Path) -> None:
         assert not found.poisoned
     assert unwatched.ledger == ""
     assert watched.ledger
+
+
+def namespace() -> list[str]:
+    """Return the command that runs a program in a PID namespace of its own, as a container does."""
+    for options in ("-pf", "-Urpf"):  # a user's own namespaces, where this is not root
+        command = ["unshare", options, "--mount-proc"]
+        done = subprocess.run([*command, "true"], capture_output=True, check=False)
+        if done.returncode == 0:
+            return command
+    pytest.skip("this system lets nobody make a PID namespace")
+
+
+def test_a_server_in_a_container_is_known_by_its_number_there(tmp_path: Path) -> None:
+    command = [*namespace(), sys.executable]
+    with running(tmp_path, "touch", "fork", watched=True, command=command) as server:
+        numbers = {each: status_of(each, "NSpid").split() for each in descendants(os.getpid())}
+        outside = {int(words[-1]): each for each, words in numbers.items() if len(words) > 1}
+        pid, child = (outside[number] for number in server.pids)
+        found, of_child = examine(pid, stacks=False), examine(child, stacks=False)
+    assert server.pids[0] == 1
+    assert found.member.state.verdict is Verdict.INITIALIZED
+    assert found.member.state.touch is not None
+    assert [each.state.verdict for each in found.descendants] == [Verdict.POISONED]
+    assert of_child.member.state.verdict is Verdict.POISONED
+    assert "forked from process 1 of its PID namespace" in of_child.member.state.why
+    assert [frame.lineno for frame in of_child.member.state.fork][:1] == [20]
 
 
 def test_a_ledger_can_be_named(tmp_path: Path) -> None:

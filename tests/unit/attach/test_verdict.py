@@ -106,6 +106,15 @@ def test_a_touch_in_the_ledger_names_its_line() -> None:
     assert state.touch.where == "/a.py:3"
 
 
+def test_the_ledger_knows_a_process_by_the_number_in_its_namespace() -> None:
+    assert told(TOUCH, pid=4711, inner=20, **USES).verdict is V.INITIALIZED
+    assert told(TOUCH, pid=20, inner=3, **USES).touch is None
+    child = record("child", 20, parent=1, fork="")
+    state = told(record("touch", 1, NOW - 1), child, pid=4711, inner=20)
+    assert state.verdict is V.POISONED
+    assert "forked from process 1 of its PID namespace, which" in state.why
+
+
 def test_a_child_in_the_ledger_is_poisoned_with_fork_and_touch() -> None:
     fork = record("fork", 20, NOW + 1, stack=[["/a.py", 9, "main", 3]])
     child = record("child", 30, NOW + 2, parent=20, fork=fork["id"])

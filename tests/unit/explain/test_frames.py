@@ -44,6 +44,37 @@ def test_a_module_body_is_at_import_unless_it_is_the_script() -> None:
     assert imported_package((Frame("/w/own/mod.py", 1, "<module>"), SCRIPT)) == "w"
 
 
+@pytest.mark.parametrize("runpy", ["<frozen runpy>", "/x/lib/python3.10/runpy.py"])
+def test_the_main_module_of_an_option_m_is_not_imported(runpy: str) -> None:
+    started = (Frame(runpy, 88, "_run_code"), Frame(runpy, 198, "_run_module_as_main"))
+    main = Frame(f"{SITE}vllm/entrypoints/api_server.py", 90, "<module>")
+    assert at_import((TORCH, CALL, main, *started)) is None
+    assert line_to_look_at((TORCH, CALL, main, *started)) is CALL
+    assert line_to_look_at((TORCH, main, *started)) is main
+    assert imported_package((TORCH, main, *started)) == ""
+    assert at_import((CLASS, main, *started)) is None
+    assert at_import((TORCH, CLASS, CORE, main, *started)) is CLASS
+
+
+def test_what_an_option_m_imports_before_its_main_module_is_imported() -> None:
+    package = Frame(f"{SITE}vllm/__init__.py", 3, "<module>")
+    details = Frame("<frozen runpy>", 112, "_get_module_details")
+    main = Frame("<frozen runpy>", 189, "_run_module_as_main")
+    assert at_import((TORCH, package, details, main)) is package
+    spawned = Frame("/x/lib/python3.12/multiprocessing/spawn.py", 297, "_fixup_main_from_path")
+    assert at_import((TORCH, SCRIPT, Frame("<frozen runpy>", 88, "_run_code"), spawned)) is SCRIPT
+
+
+@pytest.mark.parametrize("name", ["<module>", "__init__", "Made"])
+def test_of_code_made_at_run_time_the_line_that_called_it_is_told(name: str) -> None:
+    made = Frame("<string>", 1, name)
+    assert at_import((TORCH, made, CALL, SCRIPT)) is None
+    assert line_to_look_at((TORCH, made, CALL, SCRIPT)) is CALL
+    module = Frame(f"{SITE}cutlass/cute/__init__.py", 237, "<module>")
+    assert line_to_look_at((TORCH, made, module, SCRIPT)) is module
+    assert line_to_look_at((TORCH, made)) is made
+
+
 def test_libraries_that_only_pass_it_on_are_not_blamed() -> None:
     triton = Frame(f"{SITE}triton/runtime/driver.py", 8, "_create_driver")
     assert package_of(triton) == "triton"

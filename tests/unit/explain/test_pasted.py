@@ -59,6 +59,7 @@ Traceback (most recent call last):
     raise RuntimeError(
 {SAID}
 """
+COLORED = PLAIN.replace('"/', '"\x1b[35m/').replace("Cannot", "\x1b[0mCannot")
 RICH = f"""\
 ╭──────────── Traceback (most recent call last) ────────────╮
 │ /app/work.py:5 in work                                    │
@@ -91,6 +92,18 @@ File /venv/torch/cuda/__init__.py:305, in _lazy_init()
             [json.dumps({"log": f"{line}\n", "stream": "stderr"}) for line in PLAIN.splitlines()],
             id="docker's JSON lines",
         ),
+        pytest.param(
+            [json.dumps({"MESSAGE": line, "PRIORITY": "3"}) for line in PLAIN.splitlines()],
+            id="JSON lines without line breaks",
+        ),
+        pytest.param(
+            [json.dumps({"level": "ERROR", "msg": PLAIN}).replace('\\"', r"\u0022")],
+            id="quotes by their number",
+        ),
+        pytest.param(
+            [json.dumps({"msg": line}) for line in COLORED.splitlines()],
+            id="colors in JSON lines",
+        ),
         pytest.param([json.dumps({"level": "ERROR", "msg": PLAIN})], id="one JSON line"),
         pytest.param([json.dumps(json.dumps({"msg": PLAIN}))], id="JSON in JSON"),
         pytest.param([repr({"exc_info": PLAIN})], id="a literal of Python"),
@@ -100,6 +113,23 @@ def test_frames_are_known_however_they_are_written(lines: list[str]) -> None:
     (hit,) = read(lines)
     assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
     assert "of something else" not in hit.text
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_characters_that_json_writes_as_numbers_are_read(times: int) -> None:
+    """As docker does with brackets, Python with what is not ASCII."""
+    text = f'  File "/srv/café/\U0001f600.py", line 3, in <module>\n{SAID}\n'
+    for _ in range(times):
+        text = json.dumps(text).replace("<", r"\u003c").replace(">", r"\u003e")
+    (hit,) = read([f'{{"log":{text}}}'])
+    (frame,) = hit.frames
+    assert (frame.filename, frame.lineno, frame.name) == ("/srv/café/\U0001f600.py", 3, "<module>")
+    assert hit.text.startswith(SAID)
+
+
+def test_half_of_a_character_that_json_writes_in_two_is_read() -> None:
+    (hit,) = read([r'{"log":"  File \"/srv/\ud83d.py\", line 3, in f\n"}', SAID])
+    assert [frame.lineno for frame in hit.frames] == [3]
 
 
 def test_a_cell_of_a_notebook_is_a_place() -> None:
@@ -135,6 +165,18 @@ def test_frames_of_another_error_are_not_taken() -> None:
         ("engine-1  | (EngineCore pid=7) ", "engine-1  | (APIServer pid=8) "),
         ("Nov 30 18:00:01 host run[12]: [rank0]: ", "Nov 30 18:00:01 host run[12]: [rank1]: "),
         ("engine-1  | [rank0]: ", "engine-1  | "),
+        ("0: ", "1: "),  # srun -l
+        ("2: ", "12: "),
+        ("0: ", ""),
+        ("[1,0]<stderr>:", "[1,1]<stderr>:"),  # mpirun --tag-output
+        ("[trainer0]:", "[trainer1]:"),  # torchrun, with a role
+        ("[2026-11-30 18:00:01 TP0] ", "[2026-11-30 18:00:02 TP1] "),  # SGLang
+        ("[2026-11-30 18:00:01 +0000] [12] [ERROR] ", "[2026-11-30 18:00:01 +0000] [13] [ERROR] "),
+        ("18:00:01 web.1    | ", "18:00:01 worker.1 | "),  # honcho
+        ("one.1.a3@host-1    | ", "one.2.b4@host-2    | "),  # docker service logs
+        ("host-1: ", "host-2: "),  # pdsh
+        ("engine-1  | 0: ", "engine-1  | 1: "),
+        ("engine-1  | 0: ", "api-1     | 0: "),
     ],
 )
 def test_lines_of_several_processes_may_lie_between_each_other(one: str, other: str) -> None:
@@ -167,6 +209,63 @@ def test_where_only_first_lines_have_a_prefix_the_others_are_taken_for_its_own(
     ]
     (hit,) = read([all_have + line for line in lines])
     assert [frame.filename for frame in hit.frames] == ["worker.py"]
+
+
+def test_what_differs_from_line_to_line_is_no_process() -> None:
+    """A prefix may count the lines, or stand before the first one of a traceback alone."""
+    trace = PLAIN.splitlines()
+    counted = [f"{number:04} ERROR {line}" for number, line in enumerate(trace, start=1)]
+    (hit,) = read([*counted, *counted])
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+    (hit,) = read([f"ERROR:root:{trace[3]}", *trace[4:-1], f"ERROR:root:{SAID}"])
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+    timed = [f"2026-11-30 18:00:0{number},123 ERROR {line}" for number, line in enumerate(trace)]
+    (hit,) = read(timed)
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+
+
+def test_many_prefixes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pasted, "_MOST_WRITERS", 3)
+    trace = PLAIN.splitlines()[3:-1]
+    lines = [f"{number}: {line}" for line in trace for number in range(3)]
+    lines = [f"{number}: {line}" for number in range(3, 9) for line in trace] + lines
+    (hit,) = read([*lines, f"2: {SAID}"])
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+
+
+def test_lines_of_a_training_do_not_end_a_traceback() -> None:
+    trace = PLAIN.splitlines()[3:]
+    others = ["Iteration: 5", "Press q to Exit", "Epoch: 3"]
+    lines = [line for each in trace for line in (each, *others)]
+    (hit,) = read(lines)
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+
+
+@pytest.mark.parametrize("escape", ["\x1b", "^[", "␛"])
+def test_colors_are_left_out_however_they_are_written(escape: str) -> None:
+    lines = PLAIN.replace('"/', f'{escape}[35m"/').replace('", line ', f'"{escape}[0m, line ')
+    lines = lines.replace("RuntimeError", f"{escape}[1;35mRuntimeError{escape}[0m")
+    (hit,) = read(lines.splitlines())
+    assert [(frame.filename, frame.lineno, frame.name) for frame in hit.frames] == PLACES
+    assert hit.text == SAID
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "KeyboardInterrupt",
+        "SystemExit: 3",
+        "StopIteration",
+        "_queue.Empty",
+        "requests.exceptions.Timeout: none in time",
+        "ExceptionGroup: of two (2 sub-exceptions)",
+        "0: KeyboardInterrupt",
+    ],
+)
+def test_errors_with_other_names_end_a_traceback_too(end: str) -> None:
+    lines = [LOG.splitlines()[0], '  File "other.py", line 1, in other', end]
+    (hit,) = read([*lines, "init.cc:9 NCCL WARN Cuda failure 3 'initialization error'"])
+    assert hit.frames == ()
 
 
 def test_a_log_of_many_processes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

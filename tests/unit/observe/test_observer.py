@@ -25,6 +25,8 @@ from pytest_cudafork.settings import environment
 class Native:
     """Stands in for the library that watches in the driver."""
 
+    is_phantom = False
+
     def __init__(self) -> None:
         self.count = 0
         self.now = 0
@@ -96,6 +98,18 @@ def test_settings_travel_as_one_line() -> None:
 def test_a_line_of_somebody_else_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="_CUDAFORK_WATCH holds"):
         WatchSettings.from_text(text)
+
+
+def test_the_phantom_is_asked_past_all_that_opens_libraries(
+    observer: Observer, native: Native
+) -> None:
+    native.now = 1
+    assert observer.state().verdict is Verdict.CLEAN
+    native.is_phantom = True
+    assert observer.state().verdict is Verdict.INITIALIZED
+    assert not observer.is_poisoned()
+    native.now = 2
+    assert observer.is_poisoned()
 
 
 def test_children_find_the_ledger_the_owner_and_the_settings(observer: Observer) -> None:

@@ -143,13 +143,3 @@ def test_a_program_without_an_interpreter_of_its_own_is_told_so(
     settings = WatchSettings("/x/ledger", "absent", "poison")
     with pytest.raises(RuntimeError, match=r"sys\.executable names none"):
         at_start._start_waiter("/x/report", settings, bytes(16))
-
-
-def test_what_the_waiter_is_given_is_above_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = os.open(os.devnull, os.O_RDONLY)
-    monkeypatch.setattr(at_start, "_LAST_STREAM", first)  # nothing up to there is free
-    fd = at_start._above_the_streams(first)
-    assert fd > first
-    assert os.dup(fd) == first  # it was closed
-    os.close(first)
-    os.close(fd)

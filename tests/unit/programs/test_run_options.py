@@ -69,6 +69,21 @@ def test_what_is_wrong_is_said(words: list[str], said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("option", ["--report", "--ledger"])
+def test_the_working_directory_may_be_gone(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, gone = str(tmp_path / "file.txt"), tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    options = parse([option, file, "a.py"])
+    assert file in (options.report, options.ledger)
+    words = f"{option}: 'file.txt' is in the working directory, which has been removed"
+    with pytest.raises(UsageError, match=words):
+        parse([option, "file.txt", "a.py"])
+
+
 def test_the_interpreters_own_options_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["__main__.py", "run", "x.py", "-u"])
     start = ["python", "-X", "dev", "-u"]

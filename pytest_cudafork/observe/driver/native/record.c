@@ -191,12 +191,13 @@ static void mark_mode(const char *path)
 
 /* Overwrites a digit in the first record of the ledger: a full disk takes no further record, but it
  * does take that. A file that begins otherwise has come in the ledger's place. Where no descriptor
- * is left, the file's mode says it (_LOST_MODE in ledger.py). */
+ * is left, or no file may be written, the file's mode says it (_LOST_MODE in ledger.py). */
 static void mark_loss(const char *path)
 {
     static const char head[] = "\n{\"lost\": ";
     char found[sizeof head - 1];
     int fd = open(path, O_RDWR | O_CLOEXEC);
+    ssize_t written = 0;
 
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE)
@@ -204,9 +205,12 @@ static void mark_loss(const char *path)
         return;
     }
     if (pread(fd, found, sizeof found, 0) == sizeof found && !memcmp(found, head, sizeof found))
-        while (pwrite(fd, "1", 1, sizeof found) < 0 && errno == EINTR)
-            ;
+        do
+            written = pwrite(fd, "1", 1, sizeof found);
+        while (written < 0 && errno == EINTR);
     close(fd);
+    if (written < 0)
+        mark_mode(path);
 }
 
 /* One write() to an O_APPEND descriptor is not torn by other writers; one that is cut short loses

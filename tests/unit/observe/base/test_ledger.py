@@ -23,6 +23,10 @@ from pytest_cudafork.observe.base import ledger as ledgers
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
 from tests.support.full_disk import full_disk
 
+NOT_ALLOWED = (
+    "a process of the session could not write to the ledger: it had no descriptor left, or a limit "
+    "(RLIMIT_FSIZE) or a hook of the audit has forbidden it"
+)
 TAKES_NONE = r"File too large|No space left"
 
 
@@ -208,12 +212,37 @@ def test_a_record_of_a_process_that_has_no_descriptor_left_is_known_to_be_lost(
     # What is open stays open; and a file that is opened takes the lowest free number.
     ended = limited(resource.RLIMIT_NOFILE, 0, lambda: ledger.append("touch"))
     assert ended == errno.EMFILE
-    assert ledger.reader().damage() == [
-        "a process of the session had no descriptor left to write a record with"
-    ]
+    assert ledger.reader().damage() == [NOT_ALLOWED]
     ledger.create()
     assert ledger.reader().damage() == []
     assert os.stat(ledger.path).st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("most", [0, 9])
+def test_a_record_of_a_process_that_may_write_no_files_is_known_to_be_lost(
+    most: int, ledger: Ledger
+) -> None:
+    ended = limited(resource.RLIMIT_FSIZE, most, lambda: ledger.append("touch"))
+    assert ended == errno.EFBIG
+    assert ledger.reader().damage() == [NOT_ALLOWED]
+
+
+@pytest.mark.parametrize("error", [PermissionError, RuntimeError])
+def test_a_record_that_a_hook_of_the_audit_forbids_is_known_to_be_lost(
+    error: type[Exception], ledger: Ledger
+) -> None:
+    code = (
+        "import sys\nfrom pytest_cudafork.observe.base.ledger import Ledger\n"
+        "ledger, error = Ledger(sys.argv[1]), getattr(__builtins__, sys.argv[2])\n"
+        "def forbid(event, args):\n"
+        "    if event == 'open':\n        raise error\n"
+        "sys.addaudithook(forbid)\n"
+        "try:\n    ledger.append('touch')\n"
+        "except error:\n    assert ledger.reader().new() == []\n"
+        "else:\n    sys.exit(1)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, ledger.path, error.__name__], check=True)
+    assert ledger.reader().damage() == [NOT_ALLOWED]
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o666])

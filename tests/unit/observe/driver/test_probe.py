@@ -76,6 +76,24 @@ def test_without_a_driver_the_answer_is_not_loaded_and_nothing_is_loaded() -> No
     assert out.split("\n") == ["not loaded", "False"]
 
 
+@pytest.mark.parametrize("error", ["PermissionError", "RuntimeError"])
+def test_a_driver_that_a_hook_of_the_audit_lets_nobody_ask_is_not_known(error: str) -> None:
+    out = run(
+        """
+        import ctypes, sys
+        from pytest_cudafork.observe.driver.probe import ask_driver
+        ask_driver()
+        def forbid(event, args):
+            if event == "ctypes.dlopen":
+                raise getattr(__builtins__, sys.argv[1])("no libraries")
+        sys.addaudithook(forbid)
+        print(*ask_driver())
+        """,
+        error,
+    )
+    assert out == f"Driver.UNKNOWN the driver could not be asked: {error}('no libraries')"
+
+
 def test_being_mapped_is_not_being_initialized(tmp_path: Path) -> None:
     out = run(ASK, str(build(tmp_path, DRIVER)))
     assert out.split("\n")[:2] == ["loaded, not initialized", "initialized"]

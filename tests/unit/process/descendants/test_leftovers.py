@@ -53,6 +53,31 @@ def test_a_process_wears_the_mark_of_its_cookie_and_of_no_other(
     assert leftovers.marked_processes([cookie]) == []  # the one that asks is left out
 
 
+FORKS_AND_ENDS = """\
+import os, sys, time
+from pytest_cudafork.process.descendants.leftovers import mark_process
+mark_process(bytes.fromhex(sys.argv[1]))
+os.write(1, b"marked")
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    if os.fork():
+        os._exit(0)
+"""
+
+
+@pytest.mark.slow
+def test_one_that_forks_and_ends_again_and_again_is_found_and_ended(cookie: bytes) -> None:
+    """As a daemon does twice: who looks at processes one by one sees each too late."""
+    command = [sys.executable, "-c", FORKS_AND_ENDS, cookie.hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert first.stdout.read(6) == b"marked"
+        found = [leftovers.marked_processes([cookie]) for _ in range(20)]
+        assert leftovers.end({cookie: first.pid}) == []
+    assert all(found)
+    assert leftovers.marked_processes([cookie]) == []
+
+
 def test_what_only_tidies_up_is_not_busy(
     cookie: bytes, marked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
