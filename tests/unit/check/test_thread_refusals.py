@@ -103,8 +103,12 @@ def settled() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_who_waits_for_a_thread_that_died_is_interrupted(
-    refusals: Refusals, written: Written, leave_alone: Callable[[], None]
+    refusals: Refusals,
+    written: Written,
+    leave_alone: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(thread_refusals, "GRACE", 1.0)  # so long may the error be on its way
     with pytest.raises(CudaForkError) as raised:
         wait_for_ever(lambda: refuse(refusals))
     assert str(raised.value).startswith(STORY)
