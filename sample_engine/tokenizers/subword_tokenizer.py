@@ -234,7 +234,9 @@ def _add_special_tokens(tokenizer: Any, folder: Path, vocab_size: int) -> None:
     """
     added = {each.content: each for each in _added(tokenizer)}
     listed = [token for token in listed_tokens(folder) if content_of(token) not in added]
-    wanted = {content_of(token): token for token in (*listed, *named_tokens(folder).values())}
+    wanted: dict[str, Any] = {}
+    for token in (*named_tokens(folder).values(), *listed):  # new ones are numbered in this order
+        wanted.setdefault(content_of(token), token)
     wanted = {text: token for text, token in wanted.items() if not _is_special(added.get(text))}
     for text, given in wanted.items():
         try:
