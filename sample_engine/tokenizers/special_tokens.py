@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sample_engine.model.settings_file import read_settings
+from sample_engine.model.settings_file import is_there, read_settings
 
 __all__ = ["content_of", "listed_tokens", "named_tokens", "settings_of_tokenizer"]
 
@@ -24,7 +24,7 @@ _OWN = (_LIST, "model_specific_special_tokens")  # where names of the model's ow
 def settings_of_tokenizer(folder: Path) -> dict[str, Any]:
     """Return what ``tokenizer_config.json`` holds; nothing where it is not there."""
     path = folder / "tokenizer_config.json"
-    return read_settings(path) if path.is_file() else {}
+    return read_settings(path) if is_there(path) else {}
 
 
 def named_tokens(folder: Path) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _joined(folder: Path) -> dict[str, Any]:
     if not given.get(_LIST) and _OLDER_LIST in given:
         given[_LIST] = given.pop(_OLDER_LIST)
     beside = folder / "special_tokens_map.json"
-    if given.get("added_tokens_decoder") is not None or not beside.is_file():
+    if given.get("added_tokens_decoder") is not None or not is_there(beside):
         return given
     more = read_settings(beside)
     if isinstance(given.get(_LIST), list) and isinstance(more.get(_LIST), list):

@@ -137,11 +137,11 @@ def test_an_unknown_model_is_refused_with_those_that_are_known(model: str) -> No
 def test_a_model_that_cannot_be_looked_at_is_refused(
     error: OSError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Path) -> bool:
+    def refuse(self: Path, **_: bool) -> os.stat_result:
         raise error
 
-    monkeypatch.setattr(Path, "is_file", refuse)
-    with pytest.raises(ConfigError, match=r"model='x/y' cannot be looked at: \[Errno"):
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(ConfigError, match=r"'x/y/config\.json' cannot be looked at: \[Errno"):
         read_config("x/y")
 
 
