@@ -57,6 +57,7 @@ def test_the_tiny_shape_is_there_without_weights() -> None:
         ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
         ({"attention_bias": True}, "attention_bias=True is not supported, only False"),
         ({"is_causal": False}, "is_causal=False is not supported, only True"),
+        ({"per_layer_config": {"1": {"rms_norm_eps": 0.5}}}, "per_layer_config={'1'"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type='llama3' needs factor"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope' is not supported"),
