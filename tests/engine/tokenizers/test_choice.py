@@ -157,6 +157,7 @@ def test_files_of_another_model_are_told_before_the_engine_starts(tmp_path: Path
         "tokenizer.json",
         "tokenizer_config.json",
         "special_tokens_map.json",
+        "added_tokens.json",
         "chat_template.jinja",
         "model.safetensors",
         "model.safetensors.index.json",
