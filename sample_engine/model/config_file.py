@@ -12,7 +12,7 @@ from sample_engine.errors import ConfigError
 from sample_engine.model.config import LLAMA_3_8B, LlamaConfig, is_above_zero, is_count
 from sample_engine.model.families import family_of
 from sample_engine.model.rope_settings import read_rope
-from sample_engine.model.settings_file import read_settings
+from sample_engine.model.settings_file import is_there, read_settings, why_no_file
 
 __all__ = ["TINY_FOLDER", "is_shape_alone", "read_config"]
 
@@ -43,18 +43,17 @@ def read_config(model: str) -> LlamaConfig:
         return _SHAPES[model]
     _must_have_utf8(model)
     path = (TINY_FOLDER if model == "tiny" else Path(model)) / "config.json"
-    try:
-        there = path.is_file()
-    except OSError as error:  # a name that is too long, a folder that is somebody else's
-        raise ConfigError(f"model={model!r} cannot be looked at: {error}.") from error
-    if not there:
+    why = why_no_file(path)
+    if why:
+        raise ConfigError(f"model={model!r} cannot be used: {str(path)!r} {why}")
+    if not is_there(path):
         raise ConfigError(
             f"model={model!r} is not one of 'tiny', {', '.join(map(repr, _SHAPES))}, and no folder "
             f"with a config.json ({str(path)!r} is not there)."
         )
     values = read_settings(path)
     generation = path.with_name("generation_config.json")
-    if generation.is_file():  # it knows all the tokens that end a text, config.json often one
+    if is_there(generation):  # it knows all the tokens that end a text, config.json often one
         eos = read_settings(generation).get("eos_token_id")
         if eos is not None:
             values["eos_token_id"] = eos

@@ -26,6 +26,7 @@ _ONLY: Mapping[str, Any] = MappingProxyType(
         "num_local_experts": None,
         "is_encoder_decoder": False,
         "is_causal": True,
+        "per_layer_config": None,
     }
 )
 _LAYERS = ("full_attention", "sliding_attention")

@@ -20,6 +20,7 @@ from sample_engine.model.config_file import TINY_FOLDER, is_shape_alone, read_co
 from sample_engine.model.draft_vocabulary import D2T, T2D, draft_token_ids, spread_token_ids
 from sample_engine.model.eagle_head import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
+from sample_engine.model.settings_file import why_no_file
 from sample_engine.model.shards import Shard
 
 if TYPE_CHECKING:
@@ -80,10 +81,11 @@ def load_eagle_head(
     config = EagleConfig.for_target(target)
     path = _folder(model) / "eagle.safetensors" if load_format != "dummy" else None
     if path is not None:
-        if not path.is_file():
+        why = why_no_file(path)
+        if why or not path.is_file():
             raise WeightsError(
-                f"speculative_config: method='eagle' needs a draft head, and {str(path)!r} is not "
-                "there: put it beside the model's weights, or use method='ngram'."
+                f"speculative_config: method='eagle' needs a draft head, and {str(path)!r} "
+                + (why or "is not there: put it beside the model's weights, or use method='ngram'.")
             )
         config = _eagle_config(path, target)
         _check_draft_vocabulary(path, config, draft_vocab_size)

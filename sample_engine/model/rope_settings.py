@@ -64,6 +64,8 @@ def read_rope(values: Mapping[str, Any]) -> tuple[Rope | None, list[str]]:
         if name not in may_have and settings.get(name) is None
     ]
     wrong += _wrong_numbers(settings)
+    if kind == "yarn":
+        wrong += _wrong_truncate(values)
     if wrong:
         return None, wrong
     theta = float(settings.get("rope_theta") or _USUAL_THETA)
@@ -116,6 +118,14 @@ def _joined(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for name in beside:
         add("config.json", name, values.get(name))
     return found, wrong
+
+
+def _wrong_truncate(values: Mapping[str, Any]) -> list[str]:
+    """What is neither true nor false. Null is not as if it were left out: elsewhere it is false."""
+    places = [values.get(place) for place in ("rope_parameters", "rope_scaling")]
+    given = [each.get("truncate", True) for each in places if isinstance(each, Mapping)]
+    wrong = [each for each in given if not isinstance(each, bool)]
+    return [f"truncate={each!r} must be true or false" for each in wrong[:1]]
 
 
 def _kind_in(settings: Any) -> Any:

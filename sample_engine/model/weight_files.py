@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from sample_engine.errors import WeightsError
+from sample_engine.model.settings_file import why_no_file
 
 __all__ = ["Found", "WeightFiles", "opened", "shown"]
 
@@ -77,7 +78,7 @@ def opened(path: Path) -> Iterator[WeightFiles]:
     from safetensors import SafetensorError, safe_open
 
     index = path.with_name(path.name + ".index.json")
-    sharded = not path.is_file() and index.is_file()
+    sharded = not _has(path) and _has(index)
     placed = _index_of(index) if sharded else {}
     paths = sorted({index.with_name(file) for file in placed.values()}) if sharded else [path]
     _must_exist(paths, index if sharded else None)
@@ -146,6 +147,13 @@ def _must_exist(paths: list[Path], index: Path | None) -> None:
         f"{str(index)!r} names {len(paths)} files, of which {len(missing)} are not there: "
         f"{names}{more}. Fetch them, too."
     )
+
+
+def _has(path: Path) -> bool:
+    why = why_no_file(path)
+    if why:
+        raise WeightsError(f"{str(path)!r} {why}")
+    return _is_there(path)
 
 
 def _is_there(path: Path) -> bool:

@@ -169,8 +169,12 @@ def _reason(completion: CompletionOutput) -> str | None:
 
 
 def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> Any:
-    """Return an error as OpenAI's clients read it."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    """Return an error as OpenAI's clients read it.
+
+    A template may say what a client has given it; what of that has no UTF-8 becomes an escape.
+    """
+    text = message.encode("utf-8", "backslashreplace").decode()
+    return {"error": {"message": text, "type": kind, "param": param, "code": code}}
 
 
 def models_body(names: Sequence[str], created: int, max_model_len: int | None) -> Any:

@@ -7,16 +7,21 @@ name where they ask for something: a text that silently obeys half of a request 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt
+from pydantic import BaseModel, ConfigDict, GetPydanticSchema, StrictBool, StrictFloat, StrictInt
 
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.vllm_names import SAMPLING
 from sample_engine.errors import PromptError
 from sample_engine.tokenizers.messages import text_of_parts
 
-Tokens = list[StrictInt]
+_Each = TypeVar("_Each")
+# The first wrong element ends the reading: errors of the millions that a body holds take gigabytes.
+# pydantic's own FailFast has no hash, which unions need.
+_FAIL_FAST = GetPydanticSchema(lambda kind, handler: {**handler(kind), "fail_fast": True})
+List = Annotated[list[_Each], _FAIL_FAST]
+Tokens = List[StrictInt]
 _NOTHING: Mapping[str, tuple[Any, ...]] = {
     **{name: (None, *nothing) for name, nothing in SAMPLING.items()},
     "echo": (None, False),
@@ -67,7 +72,7 @@ class _Request(BaseModel):
     top_k: StrictInt | None = None
     n: StrictInt | None = None
     seed: StrictInt | None = None
-    stop: str | list[str] | None = None
+    stop: str | List[str] | None = None
     stop_token_ids: Tokens | None = None
     ignore_eos: StrictBool = False
     stream: StrictBool | None = None
@@ -116,7 +121,7 @@ class _Request(BaseModel):
 class CompletionRequest(_Request):
     """The body of ``POST /v1/completions``."""
 
-    prompt: str | Tokens | list[str] | list[Tokens]
+    prompt: str | Tokens | List[str] | List[Tokens]
     max_tokens: StrictInt | None = 16
     logprobs: StrictInt | None = None
 
@@ -142,7 +147,7 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | List[dict[str, Any]] | None = None
     name: str | None = None
 
     def for_template(self) -> Mapping[str, Any]:
@@ -168,7 +173,7 @@ class Message(BaseModel):
 class ChatRequest(_Request):
     """The body of ``POST /v1/chat/completions``."""
 
-    messages: list[Message]
+    messages: List[Message]
     max_tokens: StrictInt | None = None
     max_completion_tokens: StrictInt | None = None
     logprobs: StrictBool | None = None

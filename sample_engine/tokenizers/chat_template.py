@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sample_engine.errors import ConfigError, PromptError
-from sample_engine.model.settings_file import read_text
+from sample_engine.model.settings_file import is_there, read_text
 from sample_engine.tokenizers.special_tokens import (
     content_of,
     named_tokens,
@@ -78,7 +78,7 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     path = folder / "tokenizer_config.json"
     alone = folder / "chat_template.jinja"
     text: Any = settings_of_tokenizer(folder).get("chat_template")
-    if alone.is_file():
+    if is_there(alone):
         path, text = alone, read_text(alone)
     if isinstance(text, list):  # several, by name
         text = _default_of(text, path)

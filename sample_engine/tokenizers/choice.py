@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sample_engine.config import EngineConfig
 from sample_engine.errors import PromptError
 from sample_engine.model.config_file import TINY_FOLDER, is_shape_alone, read_config
+from sample_engine.model.settings_file import is_there
 from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
 from sample_engine.tokenizers.chat_template import ChatTemplate, read_chat_template
 from sample_engine.tokenizers.messages import with_text
@@ -63,7 +64,7 @@ def text_of_model(config: EngineConfig) -> ModelText:
     if is_shape_alone(config.model):
         return BYTES
     size = read_config(config.model).vocab_size
-    if path.is_file():
+    if is_there(path):
         return ModelText(SubwordTokenizer(path, size), read_chat_template(folder))
     if size == ByteTokenizer.vocab_size or config.load_format == "dummy":
         template = read_chat_template(folder)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sample_engine.errors import ConfigError, PromptError
+from sample_engine.model.settings_file import is_there, read_settings
 from sample_engine.tokenizers.special_tokens import (
     content_of,
     listed_tokens,
@@ -45,7 +46,7 @@ class SubwordTokenizer:
         except BaseException as error:
             _raise_unless_of_library(error)
             raise ConfigError(f"{str(path)!r} cannot be read as a tokenizer: {error}.") from error
-        _add_tokens(self._tokenizer, path.with_name("tokenizer_config.json"))
+        _add_tokens(self._tokenizer, path.parent, vocab_size)
         _add_special_tokens(self._tokenizer, path.parent, vocab_size)
         settings = settings_of_tokenizer(path.parent)
         # Then the texts of special tokens are texts as others.
@@ -189,19 +190,24 @@ def _raise_unless_of_library(error: BaseException) -> None:
         raise error
 
 
-def _add_tokens(tokenizer: Any, path: Path) -> None:
+def _add_tokens(tokenizer: Any, folder: Path, vocab_size: int) -> None:
     """Add the tokens that a model has beside its tokenizer's, as ``transformers`` does it.
 
-    They stand in ``tokenizer_config.json``, mostly those of ``tokenizer.json`` again.
+    They stand in ``tokenizer_config.json``, mostly those of ``tokenizer.json`` again, and in
+    folders of some years ago in a file of their own.
     """
     from tokenizers import AddedToken
 
-    added = settings_of_tokenizer(path.parent).get("added_tokens_decoder")
-    if added is None:
-        return
+    path = folder / "tokenizer_config.json"
+    numbered = settings_of_tokenizer(folder).get("added_tokens_decoder")
     known = {each.content: each for each in _added(tokenizer)}
     try:
-        for number, given in sorted((int(number), dict(given)) for number, given in added.items()):
+        if numbered is not None:
+            added = [(int(number), dict(given)) for number, given in numbered.items()]
+        else:
+            path = folder / "added_tokens.json"
+            added = list(_tokens_beside(path, known, vocab_size))
+        for number, given in sorted(added, key=lambda each: each[0]):
             token = AddedToken(
                 given["content"], **{name: given[name] for name in _FLAGS if name in given}
             )
@@ -220,10 +226,28 @@ def _add_tokens(tokenizer: Any, path: Path) -> None:
     except ConfigError:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = "tokens" if numbered is None else "added_tokens_decoder"
         raise ConfigError(
-            f"{str(path)!r}: its added_tokens_decoder cannot be read "
-            f"({type(error).__name__}: {error})."
+            f"{str(path)!r}: its {what} cannot be read ({type(error).__name__}: {error})."
         ) from error
+
+
+def _tokens_beside(
+    path: Path, known: Mapping[str, Any], vocab_size: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The tokens of a file that has nothing but their numbers, without those beyond the model's."""
+    if not is_there(path):
+        return
+    named = (*named_tokens(path.parent).values(), *listed_tokens(path.parent))
+    special = set(map(content_of, named))
+    for text, number in read_settings(path).items():
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"{number!r} is no number of a token")
+        if number >= vocab_size:
+            continue
+        flags = {name: getattr(known[text], name) for name in _FLAGS} if text in known else {}
+        usual = {"special": text in special, "normalized": text not in special}
+        yield number, {"content": text, **usual, **flags}
 
 
 def _add_special_tokens(tokenizer: Any, folder: Path, vocab_size: int) -> None:
@@ -234,7 +258,9 @@ def _add_special_tokens(tokenizer: Any, folder: Path, vocab_size: int) -> None:
     """
     added = {each.content: each for each in _added(tokenizer)}
     listed = [token for token in listed_tokens(folder) if content_of(token) not in added]
-    wanted = {content_of(token): token for token in (*listed, *named_tokens(folder).values())}
+    wanted: dict[str, Any] = {}
+    for token in (*named_tokens(folder).values(), *listed):  # new ones are numbered in this order
+        wanted.setdefault(content_of(token), token)
     wanted = {text: token for text, token in wanted.items() if not _is_special(added.get(text))}
     for text, given in wanted.items():
         try:

@@ -57,6 +57,7 @@ def test_the_tiny_shape_is_there_without_weights() -> None:
         ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
         ({"attention_bias": True}, "attention_bias=True is not supported, only False"),
         ({"is_causal": False}, "is_causal=False is not supported, only True"),
+        ({"per_layer_config": {"1": {"rms_norm_eps": 0.5}}}, "per_layer_config={'1'"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type='llama3' needs factor"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope' is not supported"),
@@ -137,11 +138,11 @@ def test_an_unknown_model_is_refused_with_those_that_are_known(model: str) -> No
 def test_a_model_that_cannot_be_looked_at_is_refused(
     error: OSError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: Path) -> bool:
+    def refuse(self: Path, **_: bool) -> os.stat_result:
         raise error
 
-    monkeypatch.setattr(Path, "is_file", refuse)
-    with pytest.raises(ConfigError, match=r"model='x/y' cannot be looked at: \[Errno"):
+    monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(ConfigError, match=r"'x/y/config\.json' cannot be looked at: \[Errno"):
         read_config("x/y")
 
 

@@ -19,6 +19,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
 def test_nothing_is_the_usual() -> None:
@@ -124,6 +125,9 @@ def test_dynamic_is_the_usual_for_the_texts_that_are_taken() -> None:
         ({"rope_parameters": {"full_attention": {}}}, "other settings for each kind of layer"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor=1.5 must be at most 1"),
         ({"rope_theta": True}, "rope_theta=True must be a number above 0"),
+        ({"rope_scaling": {**YARN, "truncate": None}}, "truncate=None must be true or false"),
+        ({"rope_parameters": {**YARN, "truncate": 0}}, "truncate=0 must be true or false"),
+        ({"rope_scaling": {**YARN, "truncate": "false"}}, "truncate='false' must be true or"),
         ({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}}, "must be above 1 with"),
     ],
 )

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sample_engine.errors import ConfigError
-from sample_engine.model.settings_file import read_settings, read_text
+from sample_engine.model.settings_file import is_there, read_settings, read_text, why_no_file
+from tests.engine.support.no_file import no_file
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -35,3 +36,35 @@ def test_what_is_wrong_with_a_file_is_told(data: bytes, words: str, tmp_path: Pa
     assert str(refused.value).count("settings.json") == 1  # told once
     with pytest.raises(ConfigError, match="cannot be read"):
         read_text(tmp_path)
+
+
+def test_a_file_is_there_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    assert not is_there(path)
+    path.write_text("{}", encoding="utf-8")
+    assert is_there(path)
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    assert is_there(link)
+    assert not is_there(path / "more.json")
+    assert not is_there(tmp_path / "a\0b")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("dangling", "is a link to '/no/such/blob', which is not there"),
+        ("loop", "cannot be looked at"),
+        ("folder", "is no file, but a folder, a pipe or a device"),
+        ("pipe", "is no file, but a folder, a pipe or a device"),
+        ("device", "is no file, but a folder, a pipe or a device"),
+    ],
+)
+def test_what_has_the_name_of_a_file_and_is_none_is_told(
+    kind: str, words: str, tmp_path: Path
+) -> None:
+    path = no_file(tmp_path / "settings.json", kind)
+    with pytest.raises(ConfigError, match=words) as refused:
+        is_there(path)
+    assert str(refused.value).startswith(f"{str(path)!r} ")
+    assert words in (why_no_file(path) or "")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +149,35 @@ def test_wrong_requests_have_errors_that_clients_read(
     assert words in answer["error"]["message"]
     assert answer["error"]["type"] == "invalid_request_error"
     assert answer["error"]["param"] == param
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ raise_exception('there is no role ' + messages[0].role) }}",
+        "{{ {}[messages[0].role | string].more }}",
+        "{{ messages[0].role | int(default=1) + messages[0].role }}",
+        "{{ messages[0].role }}",
+    ],
+)
+def test_what_a_template_says_of_half_a_character_is_told(
+    text: str, stream: bool, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jinja2", reason="chat templates are Jinja2's")
+    from sample_engine.tokenizers.chat_template import ChatTemplate
+    from sample_engine.tokenizers.choice import BYTES
+
+    template = ChatTemplate(text, {}, Path("here"))
+    monkeypatch.setattr(server.streams.llm, "_text", BYTES._replace(template=template))
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "\ud800", "content": "a"}],
+        "stream": stream,
+    }
+    status, answer = server.ask("POST", "/v1/chat/completions", body)
+    assert (status, answer["error"]["param"]) == (400, "messages")
+    assert "raise_exception" not in text or "no role \\ud800" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])

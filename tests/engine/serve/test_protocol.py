@@ -180,3 +180,38 @@ def test_a_field_of_a_message_that_nobody_reads_is_refused(name: str) -> None:
 def test_the_name_of_who_speaks_reaches_the_template() -> None:
     assert chat(messages=[{**USER, "name": "Ada"}]).conversation() == [{**USER, "name": "Ada"}]
     assert chat(messages=[{**USER, "name": None}]).conversation() == [USER]
+
+
+WRONG: list[Any] = [True, None, 0.5, {}, [True], ["a"], [[1]]]
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "wrong"),
+    [
+        *((completion, "prompt", each) for each in WRONG),
+        (completion, "stop", 1),
+        (completion, "stop_token_ids", "1"),
+        (chat, "stop_token_ids", None),
+        (chat, "messages", None),
+        (chat, "messages", {"content": "a"}),
+        (chat, "messages", {"role": 1, "content": "a"}),
+    ],
+)
+def test_the_first_wrong_element_ends_the_reading(make: Any, field: str, wrong: Any) -> None:
+    """Errors of all of them would take gigabytes, and the time of everybody else."""
+    few, many = (count_errors(make, field, [wrong] * count) for count in (2, 1000))
+    assert few == many
+
+
+def test_the_first_wrong_part_of_a_message_ends_the_reading() -> None:
+    few, many = (
+        count_errors(chat, "messages", [{"role": "user", "content": [1] * count}])
+        for count in (2, 1000)
+    )
+    assert few == many
+
+
+def count_errors(make: Any, field: str, values: list[Any]) -> int:
+    with pytest.raises(ValidationError) as refused:
+        make(**{field: values})
+    return refused.value.error_count()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ pytest.importorskip("jinja2", reason="chat templates are Jinja2's")
 
 from sample_engine import LLM, SamplingParams
 from sample_engine.config import EngineConfig
-from sample_engine.errors import ConfigError, PromptError
+from sample_engine.errors import ConfigError, PromptError, WeightsError
 from sample_engine.tokenizers.choice import BYTES, text_of_model
 from sample_engine.tokenizers.no_tokenizer import NoTokenizer
 from tests.engine.support.model import SMALL
+from tests.engine.support.no_file import KINDS, no_file
 from tests.engine.support.subwords import save_tokenizer
 from tests.engine.support.weights import save
 
@@ -144,3 +146,34 @@ def test_files_of_another_model_are_told_before_the_engine_starts(tmp_path: Path
     (folder / "model.safetensors").unlink()  # nothing of it would be loaded
     with pytest.raises(ConfigError, match="is the tokenizer of another model"):
         LLM(folder, **SETTINGS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "model.safetensors",
+        "model.safetensors.index.json",
+        "eagle.safetensors",
+    ],
+)
+def test_what_has_the_name_of_a_file_of_a_model_and_is_none_is_refused(
+    name: str, kind: str, wide: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(wide, tmp_path / "model"))
+    if name.endswith("index.json"):
+        (folder / "model.safetensors").unlink()
+    path = no_file(folder / name, kind)
+    speculative = {"method": "eagle", "num_speculative_tokens": 2} if "eagle" in name else None
+    kind_of_error = WeightsError if "safetensors" in name else ConfigError
+    with pytest.raises(kind_of_error) as refused:
+        LLM(folder, speculative_config=speculative, **SETTINGS)
+    assert f"{str(path)!r} " in str(refused.value)
+    assert "which is not there" in str(refused.value) or kind != "dangling"

@@ -260,7 +260,7 @@ def test_a_special_token_for_which_the_model_has_no_number_is_text(tmp_path: Pat
     assert tokens[1:] == library.encode(f" {END}", add_special_tokens=False).ids
     assert ours.decode(tokens) == f" {END}"
     larger = SubwordTokenizer(tmp_path / "tokenizer.json", library.get_vocab_size() + 1)
-    assert larger.decode(larger.encode(f"<|more|>{END}")) == END
+    assert larger.decode(larger.encode(f"<|more|>{END}")) == "<|more|>"
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config", "special_tokens_map"])
