@@ -20,7 +20,7 @@ import tempfile
 import time
 import uuid
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from arguments import at_least
 from results_file import parser, publish, table
+
+from pytest_cudafork.process.native_stacks import python_stacks
+from tests.support.marked_processes import marked_processes
 
 MARK = "FUZZED_SESSION"
 """A variable by which the processes of one session are found."""
@@ -172,7 +175,7 @@ def run(session: Session, folder: Path, limit: float) -> Ended:
     mark = uuid.uuid4().hex
     words = ["-p", "no:cacheprovider", f"--junitxml={JUNIT}", *session.options]
     with open(folder / "output", "w+", encoding="utf-8", errors="replace") as output:
-        pytest = subprocess.Popen(
+        child = subprocess.Popen(
             [sys.executable, "-m", "pytest", *words],
             cwd=folder,
             env={**os.environ, MARK: mark},
@@ -181,21 +184,19 @@ def run(session: Session, folder: Path, limit: float) -> Ended:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        was_hit = session.ends_by is not None and _hit(pytest, *session.ends_by)
-        status, stacks, left = None, "", list[int]()
+        was_hit = session.ends_by is not None and _hit(child, *session.ends_by)
         try:
-            status = pytest.wait(limit)
-            left = _wait_for_the_end(mark)
+            status: int | None = child.wait(limit)
+            left = _wait_for_the_end(f"{MARK}={mark}")
         except subprocess.TimeoutExpired:
-            left = _processes(mark)
-        if left:
-            stacks = "\n".join(map(_stacks, left))
-        told = tuple(map(_command, left))
+            status, left = None, marked_processes(f"{MARK}={mark}")
+        stacks = "\n".join(f"{pid} {command}\n{_stacks(pid)}" for pid, command in left.items())
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        pytest.wait()
+        child.wait()
         output.seek(0)
+        told = tuple(left.values())
         return Ended(status, output.read(), _outcomes(folder / JUNIT), told, was_hit, stacks)
 
 
@@ -224,12 +225,12 @@ def judge(session: Session, ended: Ended) -> list[str]:
     return found
 
 
-def _hit(pytest: subprocess.Popen[bytes], number: signal.Signals, after: float) -> bool:
+def _hit(child: subprocess.Popen[bytes], number: signal.Signals, after: float) -> bool:
     """Send a signal after some seconds; return whether there was anybody to send it to."""
     try:
-        pytest.wait(after)
+        child.wait(after)
     except subprocess.TimeoutExpired:
-        pytest.send_signal(number)
+        child.send_signal(number)
         return True
     return False
 
@@ -251,38 +252,18 @@ def _outcome(case: ET.Element) -> str:
     return "xfailed" if skipped.get("type") == "pytest.xfail" else "skipped"
 
 
-def _wait_for_the_end(mark: str) -> list[int]:
-    """Return the processes of a session that do not end."""
+def _wait_for_the_end(mark: str) -> dict[int, str]:
+    """Return the processes of a session that do not end, with their commands."""
     until = time.monotonic() + LEFT_SECONDS
-    while (left := _processes(mark)) and time.monotonic() < until:
+    while (left := marked_processes(mark)) and time.monotonic() < until:
         time.sleep(0.1)
     return left
 
 
-def _processes(mark: str) -> list[int]:
-    """Return the processes whose environment bears a mark, without those that are dead."""
-    return [pid for pid in _all_processes() if f"{MARK}={mark}".encode() in _read(pid, "environ")]
-
-
-def _all_processes() -> Iterator[int]:
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # it has ended, or is somebody else's
-        return b""
-
-
-def _command(pid: int) -> str:
-    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()[:200]
-
-
 def _stacks(pid: int) -> str:
-    asked = [sys.executable, "-m", "py_spy", "dump", "--pid", str(pid)]
-    told = subprocess.run(asked, capture_output=True, encoding="utf-8", check=False)
-    return f"{pid} {_command(pid)}\n{told.stdout or told.stderr}"
+    """Return where the threads of a process are, or why that is not known."""
+    stacks, why_not = python_stacks(pid)
+    return why_not or "\n".join("\n  ".join((each.name, *each.frames)) for each in stacks)
 
 
 def _try(seed: int, limit: float) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork import ImportRecord, audit
+from tests.support.marked_processes import marked_processes
 from tests.support.sessions import TIME_LIMIT, run_session
 
 TOUCH = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
@@ -186,28 +187,12 @@ def assert_gone(mark: str, but: str = "") -> None:
     Those whose command begins with ``but`` are ended.
     """
     deadline = time.monotonic() + 60
-    while (left := _marked(mark)) and time.monotonic() < deadline:
+    while (left := marked_processes(mark)) and time.monotonic() < deadline:
         for pid in [pid for pid, command in left.items() if but and command.startswith(but)]:
             with contextlib.suppress(ProcessLookupError):  # it has ended since it was looked at
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
     assert left == {}
-
-
-def _marked(mark: str) -> dict[int, str]:
-    found = {}
-    for name in os.listdir("/proc"):
-        try:
-            if not name.isdigit() or int(name) == os.getpid():
-                continue
-            if mark.encode() not in Path(f"/proc/{name}/environ").read_bytes():
-                continue
-            state = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z":
-                found[int(name)] = Path(f"/proc/{name}/cmdline").read_text()[:200]
-        except OSError:
-            continue
-    return found
 
 
 def audit_here(package: str, folder: Path, **options: Any) -> dict[str, ImportRecord]:

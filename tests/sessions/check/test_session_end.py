@@ -10,19 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.marked_processes import marked_processes
 from tests.support.sessions import TIME_LIMIT, check, module, records
 
-
-def _leftovers() -> set[str]:
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if b"_CUDAFORK_WATCH=" in path.read_bytes():
-                found.add(path.parent.name)
-        except OSError:
-            continue  # it has ended, or is not ours
-    return found
-
+WATCHED = "_CUDAFORK_WATCH="
+"""What the environment of all processes of a session has."""
 
 ENDINGS = {
     "interrupted": "import signal\ndef test_a():\n    os.kill(os.getpid(), signal.SIGINT)\n",
@@ -49,16 +41,18 @@ def test_nothing_is_left_behind_however_the_session_ends(
     pytester.makeconftest(conftest)
     pytester.makepyfile(module(ENDINGS[ending]))
     temporary = pytester.mkdir("temporary")
-    before = _leftovers()
+    before = marked_processes(WATCHED)
     environment = {"TMPDIR": str(temporary)}
     result = check(pytester, "fork", "-p", "no:cacheprovider", env=environment)
     assert "left in the environment: []" in result.stderr.str()
     assert os.listdir(temporary) == []
-    assert not {pid for pid in _leftovers() - before if _is_below(pid, pytester.path)}
+    assert not {
+        pid for pid in marked_processes(WATCHED).keys() - before if _is_below(pid, pytester.path)
+    }
     assert (ending != "ends well") == (result.ret != 0)
 
 
-def _is_below(pid: str, folder: Path) -> bool:
+def _is_below(pid: int, folder: Path) -> bool:
     try:
         return Path(f"/proc/{pid}/cwd").resolve() == folder.resolve()
     except OSError:
