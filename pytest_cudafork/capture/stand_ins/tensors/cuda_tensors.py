@@ -149,7 +149,7 @@ class CudaTensors(Places):
             KNOWN.note_hosts(args)
         tensors = tensors_in([args, kwargs])
         index = _index_among(tensors)
-        of_host = index is None and KNOWN.lie_on_host(tensors)
+        of_host = index is None and KNOWN.all_lie_on_host(tensors)
         if asked is not None:
             device = torch.device(asked)
             index = (device.index or 0) if device.type == "cuda" else None

@@ -137,7 +137,7 @@ class Moves:
             if (before is None) is not (after is None):
                 waits = not (args[0] if args else kwargs.get("non_blocking", False))
                 check_copy("copy_", source, tensor, to_host=after is None, waits=waits)
-            elif before is None and KNOWN.lie_on_host([tensor, source]):
+            elif before is None and KNOWN.all_lie_on_host([tensor, source]):
                 return on_host(self._plain_copy, tensor, source, *args, **kwargs)
         return self._plain_copy(tensor, source, *args, **kwargs)
 

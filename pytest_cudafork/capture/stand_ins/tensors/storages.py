@@ -54,7 +54,7 @@ class Storages:
             return False
         return True if self._is_of_host(key) else None
 
-    def lie_on_host(self, tensors: Iterable[Tensor]) -> bool:
+    def all_lie_on_host(self, tensors: Iterable[Tensor]) -> bool:
         """Whether all tensors lie on the host for sure; there may be none."""
         return all(self.lies_on_host(each) for each in tensors)
 

@@ -120,10 +120,13 @@ static void *call(int number, void *self, void *arguments, void *keywords)
     long times = hook->times;
     void *result;
 
-    if (hook->when == BEFORE && hook->tell && python.PyInterpreterState_Get() == hook->interpreter)
-        return before(hook, self, arguments, keywords);
+    if (hook->when == BEFORE) {
+        if (hook->tell && python.PyInterpreterState_Get() == hook->interpreter)
+            return before(hook, self, arguments, keywords);
+        return hook->original(self, arguments, keywords);
+    }
     result = hook->original(self, arguments, keywords);
-    if (hook->when == BEFORE || (result && hook->when != AFTER_ALL))
+    if (result && hook->when != AFTER_ALL)
         return result;
     if (!hook->tell || hook->times != times) /* it was taken back meanwhile */
         return result;
