@@ -172,36 +172,21 @@ def test_in_a_child():
     assert_a_lost_record_fails_the_session(pytester, "could not write a record")
 
 
-def test_a_process_that_has_no_descriptor_left_fails_the_session(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("limit", ["RLIMIT_NOFILE", "RLIMIT_FSIZE"])
+def test_a_process_without_descriptors_or_that_may_write_no_files_fails_the_session(
+    limit: str, pytester: pytest.Pytester
+) -> None:
     pytester.makepyfile(
         module(
-            """
+            f"""
 import resource
 
-def touch_without_descriptors():
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+def touch_under_a_limit():
+    resource.setrlimit(resource.{limit}, (0, 0))
     touch()
 
 def test_in_a_child():
-    child(touch_without_descriptors)
-"""
-        )
-    )
-    assert_a_lost_record_fails_the_session(pytester, "could not write to the ledger")
-
-
-def test_a_process_that_may_write_no_files_fails_the_session(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        module(
-            """
-import resource
-
-def touch_without_files():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    touch()
-
-def test_in_a_child():
-    child(touch_without_files)
+    child(touch_under_a_limit)
 """
         )
     )

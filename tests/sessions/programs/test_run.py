@@ -22,6 +22,7 @@ from tests.support.native import compile_c, needs_libraries
 from tests.support.programs import (
     FINDING,
     LIMIT,
+    TOUCHES,
     TOUCHES_AND_FORKS,
     command,
     environment,
@@ -542,14 +543,8 @@ def test_the_variable_watches_a_program_however_it_is_started(
     assert (told["seconds"] >= 1, told["not_observable"]) == (True, [])
 
 
-FORBIDS = """\
-import ctypes, os, sys
-def touch():
-    try:
-        ctypes.CDLL("libcuda.so.1").cuInit(0)
-    except OSError:
-        pass
-touch()
+FORBIDS = f"""\
+{TOUCHES}\
 def forbid(event, args):
     if event == EVENT:
         raise ERROR(event)
@@ -577,14 +572,8 @@ def test_a_program_that_forbids_things_by_a_hook_of_the_audit_runs_as_it_would(
         assert "or a hook of the audit has forbidden it" in told["not_observable"][0]
 
 
-TELLS_ITS_DESCRIPTORS = """\
-import ctypes, os
-def touch():
-    try:
-        ctypes.CDLL("libcuda.so.1").cuInit(0)
-    except OSError:
-        pass
-touch()
+TELLS_ITS_DESCRIPTORS = f"""\
+{TOUCHES}\
 if os.fork() == 0:
     touch()
     os._exit(0)
@@ -624,7 +613,7 @@ def test_a_program_without_streams_has_no_file_of_ours_in_their_place(
         found.append((done.stdout, done.stderr, (tmp_path / "found.txt").read_text()))
     assert found[0] == found[1]
     report = tmp_path / "r.txt"
-    wait_until(lambda: "a forked child touched CUDA at prog.py:4" in report.read_text())
+    wait_until(lambda: "a forked child touched CUDA at prog.py:8" in report.read_text())
 
 
 def test_a_session_with_the_check_is_said_to_tell_of_itself(tmp_path: Path, write: Write) -> None:
