@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pytest_cudafork.compat import torch_graphs
@@ -43,6 +45,22 @@ _FUNCTIONAL = "_c10d_functional::"
 def is_collective(name: str) -> bool:
     """Whether an operator, by its name with its namespace, is one of these."""
     return name.startswith(("c10d::", _FUNCTIONAL))
+
+
+def group_in(argument: Any) -> Any:
+    """Return the ``ProcessGroup`` that is in an argument of an operator; None: there is none.
+
+    Operators get it in a ``ScriptObject``. Whatever outlives the call keeps the group itself and
+    makes such an object anew by ``boxed()``: when a ``ScriptObject`` is the last that holds a
+    group, the threads of the group are joined with the GIL held, and wait for ever if one of them
+    needs it, to free a tensor or to call back. Torch frees a ``ProcessGroup`` without the GIL.
+    """
+    if not isinstance(argument, torch.ScriptObject) or not dist.is_available():
+        return None
+    try:
+        return dist.ProcessGroup.unbox(argument)
+    except RuntimeError:  # it holds something else
+        return None
 
 
 def finished(op: Any, name: str) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.operators.collectives import finished
+from pytest_cudafork.capture.operators.collectives import finished, group_in
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, tensors_in
@@ -37,7 +37,7 @@ from pytest_cudafork.capture.software.shapes import (
     signature_of,
     unlike_dense,
 )
-from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
+from pytest_cudafork.capture.software.tape import Group, Place, Tape, Wrapped, step_of
 from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
 
 __tracebackhide__ = of_refusals
@@ -192,7 +192,8 @@ class CaptureMode(RecordingMode):
             return self.tape.place(tree, memory)
         if isinstance(tree, (list, tuple)):
             return [self._place(each) for each in tree]
-        return tree
+        group = group_in(tree)
+        return tree if group is None else Group(group)
 
     # ---- what is not work
 

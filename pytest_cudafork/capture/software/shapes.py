@@ -40,6 +40,12 @@ class Spec(NamedTuple):
     nbytes: int  # of the storage
 
 
+class NotKept:
+    """Stands in a key for an argument that no cache may keep: such a key cannot be hashed."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Specs(NamedTuple):
     """The results of one operator: a tree of :class:`Spec`, lists, tuples and plain values."""
 
@@ -58,6 +64,8 @@ def signature(args: Any, found: list[Tensor]) -> tuple[Any, ...]:
             key.append((each.shape, how, each.dtype))
         elif isinstance(each, (list, tuple)):
             key.append(signature(each, found))
+        elif isinstance(each, torch.ScriptObject):  # it may hold a process group: see `group_in`
+            key.append(NotKept())
         else:
             key.append((each.__class__, each))
     return tuple(key)

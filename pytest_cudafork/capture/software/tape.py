@@ -76,6 +76,16 @@ class Wrapped(NamedTuple):
         return new
 
 
+class Group(NamedTuple):
+    """An argument that holds a process group, without what operators get it in."""
+
+    group: Any
+
+    def made(self) -> Any:
+        """The argument, for one call."""
+        return self.group.boxed()
+
+
 def resolve(tree: Any) -> Any:
     """The tensors at the places in nested lists."""
     if type(tree) is Place:
@@ -84,14 +94,17 @@ def resolve(tree: Any) -> Any:
         return [resolve(each) for each in tree]
     if type(tree) is dict:
         return {name: resolve(each) for name, each in tree.items()}
-    if type(tree) is Wrapped:
+    if type(tree) in _MADE_ANEW:
         return tree.made()
     return tree
 
 
+_MADE_ANEW = (Wrapped, Group)
+
+
 def step_of(op: Any, args: list[Any], kwargs: dict[str, Any], fresh: Any) -> Callable[[], None]:
     """The call of ``op`` in a replay; results are copied to ``fresh``."""
-    flat = not kwargs and not any(type(each) is list for each in args)
+    flat = not kwargs and not any(type(each) in (list, Group) for each in args)
 
     def call() -> Any:
         if flat:

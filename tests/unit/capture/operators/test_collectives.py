@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,11 @@ from pytest_cudafork.capture.operators.collectives import (  # noqa: E402
     OVERWRITTEN,
     UPDATED,
     finished,
+    group_in,
     is_collective,
 )
+from pytest_cudafork.compat.torch_graphs import finished_work  # noqa: E402
+from tests.support.sessions import run_python  # noqa: E402
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -130,3 +134,35 @@ def test_every_collective_with_an_output_has_a_row() -> None:
     schemas = (one for one in torch._C._jit_get_all_schemas() if one.name.startswith("c10d::"))
     without = {"c10d::barrier", "c10d::monitored_barrier_", "c10d::send", "c10d::check_for_nan"}
     assert {one.name for one in schemas} - known - without == set()
+
+
+CALLED_BACK = """
+import gc, time, torch
+import torch.distributed as dist
+from pytest_cudafork import assert_replay_equals_eager
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(4)
+
+def reduced(x):
+    dist.all_reduce(x)
+    return x * 2
+
+assert_replay_equals_eager(reduced, [x], vary=[lambda: x.fill_(2)], backend="software")
+work = dist.all_reduce(torch.ones(4), async_op=True)
+work.get_future().then(lambda done: (time.sleep(0.5), print("called back")))
+del work
+dist.destroy_process_group()
+gc.collect()
+"""
+
+
+def test_a_group_whose_threads_call_back_ends_though_a_graph_had_its_work(tmp_path: Path) -> None:
+    """Held by a ``ScriptObject`` alone, it is joined with the GIL that its thread waits for."""
+    assert run_python(CALLED_BACK, tmp_path) == "called back\n"
+
+
+def test_a_group_is_told_from_other_objects_of_operators() -> None:
+    assert group_in(world().boxed()) is world()
+    assert group_in(finished_work()) is None
+    assert group_in("gloo") is None

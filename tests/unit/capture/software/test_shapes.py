@@ -16,6 +16,7 @@ from pytest_cudafork.capture.software.shapes import (  # noqa: E402
     map_tensors,
     signature,
 )
+from pytest_cudafork.compat.torch_graphs import finished_work  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -96,3 +97,9 @@ def test_sparse_tensors_have_a_signature_without_strides() -> None:
     assert signature([sparse], found) == ((sparse.shape, torch.sparse_coo, torch.float32),)
     assert signature([dense], found) != signature([sparse], found)
     assert len(found) == 3
+
+
+def test_an_argument_that_may_hold_a_process_group_is_not_kept() -> None:
+    key = signature([finished_work()], [])
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(key)
