@@ -31,8 +31,7 @@ class Lineage:
         """Ledger id of the fork that made this process, where that fork was recorded."""
         self._next_forks: dict[int, str] = {}
         """The forks that are about to happen, by the thread."""
-        self.forked_unwatched = forked_without_exec() is True
-        """Whether this process was forked before this record began."""
+        self._unwatched = forked_without_exec() is True
         self.unclean: Callable[[], bool] = _driver_initialized
         """Asked before each fork: would a child be poisoned?"""
         self.on_poisoned_child: Callable[[], None] | None = None
@@ -41,8 +40,10 @@ class Lineage:
         announced; returns whether its child goes on to exec."""
         self.starts_program = False
         """Whether this process was forked for the sake of an exec, as far as that is known."""
-        self._parent = os.getpid()
+        self._process = self._parent = os.getpid()
         self._parent_unclean = False
+        self._asked: set[int] = set()
+        """The threads that were asked for the fork that they are about to make."""
         self._will_exec: set[int] = set()
         """The threads whose next fork is made for the sake of an exec."""
         os.register_at_fork(
@@ -63,23 +64,45 @@ class Lineage:
         else:
             self._next_forks.pop(threading.get_ident(), None)
 
+    @property
+    def forked_unwatched(self) -> bool:
+        """Whether this process was forked without a look at its parent.
+
+        Before this record began, or where the stack left no room for the handlers: Python tells of
+        an exception in one, and forks.
+        """
+        return self._unwatched or self._process != os.getpid()
+
+    # The handlers call as little in Python as they can: near the limit of the stack it fails.
+
     def _before(self) -> None:
+        me = threading.get_ident()
+        self._asked.discard(me)
         self._parent = os.getpid()
         self._parent_unclean = self.poisoned_by is not None or self.unclean()
-        unguarded = self._parent_unclean and not self.next_fork
+        self._asked.add(me)
+        unguarded = self._parent_unclean and me not in self._next_forks
         if unguarded and self.on_unguarded_fork and self.on_unguarded_fork(sys._getframe(1)):
-            self._will_exec.add(threading.get_ident())
+            self._will_exec.add(me)
 
     def _in_parent(self) -> None:
-        self.next_fork = ""  # a later fork that bypasses the guard is another one
-        self._will_exec.discard(threading.get_ident())
+        me = threading.get_ident()
+        self._asked.discard(me)
+        self._next_forks.pop(me, None)  # a later fork that bypasses the guard is another one
+        self._will_exec.discard(me)
 
     def _in_child(self) -> None:
-        self.forked_by = self.next_fork
-        self.starts_program = threading.get_ident() in self._will_exec
+        me = threading.get_ident()
+        asked = me in self._asked
+        self.forked_by = self._next_forks.get(me, "")
+        self.starts_program = me in self._will_exec
         self._will_exec.clear()
+        self._asked.clear()
         self._next_forks.clear()  # the other threads do not exist here
-        if self._parent_unclean:
+        self._process = os.getpid()
+        if not asked:
+            self._unwatched = True
+        elif self._parent_unclean:
             self.poisoned_by = self._parent
             if self.on_poisoned_child is not None:
                 self.on_poisoned_child()

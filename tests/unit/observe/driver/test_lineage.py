@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import pytest
 
 from pytest_cudafork.observe.driver.lineage import Lineage, process_lineage
+from tests.support.sessions import run_python
 
 
 def in_a_child(check: Callable[[], bool]) -> bool:
@@ -140,3 +142,40 @@ def test_forks_of_two_threads_are_told_apart(lineage: Lineage) -> None:
     other.join()
     assert seen == [True]
     assert told == ["in_a_child"], "the other thread's was announced"
+
+
+NEAR_THE_LIMIT = """
+import os, sys
+from pytest_cudafork.observe.driver.lineage import process_lineage
+
+lineage, said = process_lineage(), {}
+
+def initialized(more=3):
+    return not more or initialized(more - 1)
+
+def forked_after(frames):
+    if frames:
+        return forked_after(frames - 1)
+    pid = os.fork()
+    if pid == 0:
+        status = 4
+        try:
+            status = 3 if lineage.poisoned_by is not None else 2 if lineage.forked_unwatched else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+for left in range(30, 0, -1):
+    lineage.unclean = lambda: False
+    assert forked_after(0) == 1
+    lineage.unclean = initialized
+    try:
+        said[left] = forked_after(sys.getrecursionlimit() - left)
+    except RecursionError:
+        pass
+print(len(said) > 20, sorted(set(said.values()) - {4}))  # 4: there was no room to say it
+"""
+
+
+def test_a_child_is_never_called_clean_as_the_stack_has_no_room_to_ask(tmp_path: Path) -> None:
+    assert run_python(NEAR_THE_LIMIT, tmp_path) == "True [2, 3]\n"
