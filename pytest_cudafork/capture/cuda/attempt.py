@@ -31,7 +31,7 @@ from pytest_cudafork.capture.cuda.progress import Progress
 from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.syncs import Syncs
 from pytest_cudafork.capture.interface.backend import CaptureFinding, Recording
-from pytest_cudafork.compat.torch_graphs import empty_host_cache, leave_pool
+from pytest_cudafork.compat.torch_graphs.devices import empty_host_cache, leave_pool
 from pytest_cudafork.errors import CaptureFailedError
 from pytest_cudafork.observe.base.garbage import no_collections
 

@@ -27,7 +27,7 @@ from pytest_cudafork.capture.interface.backend import (
     Recording,
 )
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.compat.torch_graphs import is_in_bad_fork, visible_gpus
+from pytest_cudafork.compat.torch_graphs.devices import is_in_bad_fork, visible_gpus
 from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
 from pytest_cudafork.observe.driver.probe import Driver, ask_driver
 from pytest_cudafork.settings.real_driver import LIBCUDA

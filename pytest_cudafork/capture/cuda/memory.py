@@ -15,7 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, MemoryUse, Region, describe
-from pytest_cudafork.compat.torch_graphs import (
+from pytest_cudafork.compat.torch_graphs.tensors import (
     has_no_storage,
     identity_of,
     is_freed_by_torch,

@@ -22,7 +22,8 @@ from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, 
 from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, tensors_in, traits_of
-from pytest_cudafork.compat.torch_graphs import ObservingMode, OpOverload, handles_operators
+from pytest_cudafork.compat.torch_graphs.modes import ObservingMode, handles_operators
+from pytest_cudafork.compat.torch_graphs.operators import OpOverload
 from pytest_cudafork.observe.base.undo import UndoStack
 
 # Where Triton and Inductor time candidates.

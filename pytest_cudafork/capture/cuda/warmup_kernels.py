@@ -18,7 +18,7 @@ import torch
 from pytest_cudafork.capture.cuda.names import short_name
 from pytest_cudafork.capture.cuda.steps import Step, StepHook
 from pytest_cudafork.capture.interface.backend import GraphNode
-from pytest_cudafork.compat.torch_graphs import profiler_mark
+from pytest_cudafork.compat.torch_graphs.functions import profiler_mark
 
 _TAG = "cudafork step "
 _RUNTIME = re.compile(r"cu(?:da)?[A-Z]")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from pytest_cudafork.compat.torch_graphs import active_modes
+from pytest_cudafork.compat.torch_graphs.modes import active_modes
 
 
 class SeesHostWork:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pytest_cudafork.compat import torch_graphs
+from pytest_cudafork.compat.torch_graphs.operators import wait_for_collective
 
 OVERWRITTEN = frozenset(
     {
@@ -74,7 +74,7 @@ def finished(op: Any, name: str) -> Callable[..., Any]:
             if not isinstance(each, Tensor):
                 each.wait()
             elif name.startswith(_FUNCTIONAL):
-                torch_graphs.wait_for_collective(each)
+                wait_for_collective(each)
         return result
 
     return call

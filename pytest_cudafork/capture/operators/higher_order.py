@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.compat.torch_graphs import MODE_CHECK, DispatchMode, OpOverload, python_kernel
+from pytest_cudafork.compat.torch_graphs.modes import DispatchMode
+from pytest_cudafork.compat.torch_graphs.operators import MODE_CHECK, OpOverload, python_kernel
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals

@@ -21,7 +21,7 @@ from pytest_cudafork.capture.operators.rules import (
     Rule,
     always,
 )
-from pytest_cudafork.compat.torch_graphs import has_python_kernel, is_composite, schema_of
+from pytest_cudafork.compat.torch_graphs.operators import has_python_kernel, is_composite, schema_of
 
 
 @dataclasses.dataclass(frozen=True)

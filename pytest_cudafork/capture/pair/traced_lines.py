@@ -15,7 +15,7 @@ import torch
 from pytest_cudafork.capture.interface.lines import is_foreign, place
 from pytest_cudafork.capture.state.snapshot import MISSING, Change, How, Snapshot
 from pytest_cudafork.capture.state.state_tree import Kind
-from pytest_cudafork.compat.torch_graphs import version_of
+from pytest_cudafork.compat.torch_graphs.tensors import version_of
 
 
 class Slot(NamedTuple):

@@ -16,13 +16,8 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.backend import describe, extent
-from pytest_cudafork.compat.torch_graphs import (
-    NO_STORAGE,
-    conjugated,
-    identity_of,
-    leave_alone,
-    negated,
-)
+from pytest_cudafork.compat.torch_graphs.modes import leave_alone
+from pytest_cudafork.compat.torch_graphs.tensors import NO_STORAGE, conjugated, identity_of, negated
 
 _STRIDED = torch.strided
 

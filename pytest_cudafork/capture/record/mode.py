@@ -20,14 +20,8 @@ from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.numbers import RESHAPED
 from pytest_cudafork.capture.record.operators import KnownOperator
 from pytest_cudafork.capture.record.optimizers import reads_for_step
-from pytest_cudafork.compat.torch_graphs import (
-    CPU_KEYS,
-    CUDA_KEYS,
-    ObservingMode,
-    below_autograd,
-    handles_operators,
-    passed_on,
-)
+from pytest_cudafork.compat.torch_graphs.modes import ObservingMode, handles_operators, passed_on
+from pytest_cudafork.compat.torch_graphs.operators import CPU_KEYS, CUDA_KEYS, below_autograd
 
 __tracebackhide__ = of_refusals
 

@@ -10,7 +10,7 @@ import torch
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, traits_of
 from pytest_cudafork.capture.record.numbers import VIEWS
-from pytest_cudafork.compat.torch_graphs import OpOverload, schema_of
+from pytest_cudafork.compat.torch_graphs.operators import OpOverload, schema_of
 
 _COPIES = (
     "clone", "_to_copy", "copy_", "_foreach_copy_", "lift_fresh_copy", "contiguous", "alias_copy",

@@ -19,11 +19,8 @@ from pytest_cudafork.capture.record.optimizers import OptimizerStep, numbers_of,
 from pytest_cudafork.capture.record.tracing import tracing_let_pass
 from pytest_cudafork.capture.record.uses import GraphUses
 from pytest_cudafork.capture.record.values import Write, unknown_operation
-from pytest_cudafork.compat.torch_graphs import (
-    count_modes,
-    without_dispatch,
-    without_torch_function,
-)
+from pytest_cudafork.compat.torch_graphs.modes import count_modes, without_dispatch
+from pytest_cudafork.compat.torch_graphs.operators import without_torch_function
 from pytest_cudafork.observe.base.after_import import Failed
 
 Later = Callable[[Callable[[], None]], Callable[[], None]]

@@ -15,7 +15,8 @@ from typing import Any
 import torch.jit
 
 from pytest_cudafork.capture.record.history import History
-from pytest_cudafork.compat.torch_graphs import TRACERS, without_dispatch
+from pytest_cudafork.compat.torch_graphs.functions import TRACERS
+from pytest_cudafork.compat.torch_graphs.modes import without_dispatch
 from pytest_cudafork.observe.base.hooking import hook
 from pytest_cudafork.observe.base.undo import UndoStack
 

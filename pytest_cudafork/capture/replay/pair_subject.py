@@ -20,7 +20,7 @@ from pytest_cudafork.capture.state.aliasing import shared_memory
 from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
 from pytest_cudafork.capture.state.tensors import raw_of, storage_of, tensors_below
 from pytest_cudafork.capture.story.findings import CheckLog
-from pytest_cudafork.compat.torch_graphs import version_of
+from pytest_cudafork.compat.torch_graphs.tensors import version_of
 
 
 class PairSubject(Subject):

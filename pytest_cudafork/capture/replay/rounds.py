@@ -28,7 +28,7 @@ from pytest_cudafork.capture.state.compare import (
 from pytest_cudafork.capture.state.tensors import Saved, alias, copies, has_memory, storage_of
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.capture.story.hints import Symptoms, explain
-from pytest_cudafork.compat.torch_graphs import version_of
+from pytest_cudafork.compat.torch_graphs.tensors import version_of
 from pytest_cudafork.errors import CudaForkWarning, ReplayFailedError
 
 

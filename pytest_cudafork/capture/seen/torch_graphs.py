@@ -32,7 +32,7 @@ from pytest_cudafork.capture.interface.seen import (
     reset_seen,
     watch_in_force,
 )
-from pytest_cudafork.compat.torch_graphs import GRAPH_TREES, RECORDS_A_GRAPH
+from pytest_cudafork.compat.torch_graphs.functions import GRAPH_TREES, RECORDS_A_GRAPH
 from pytest_cudafork.observe.base.after_import import Failed, Required, after_import
 from pytest_cudafork.observe.base.garbage import no_collections
 from pytest_cudafork.observe.base.undo import UndoStack

@@ -36,7 +36,7 @@ from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
 from pytest_cudafork.capture.software.shapes import Shapes
 from pytest_cudafork.capture.software.tape import Tape
-from pytest_cudafork.compat.torch_graphs import without_torch_function
+from pytest_cudafork.compat.torch_graphs.operators import without_torch_function
 from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
 
 __tracebackhide__ = of_refusals

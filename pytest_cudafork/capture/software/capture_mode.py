@@ -38,7 +38,8 @@ from pytest_cudafork.capture.software.shapes import (
     unlike_dense,
 )
 from pytest_cudafork.capture.software.tape import Group, Place, Tape, Wrapped, step_of
-from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
+from pytest_cudafork.compat.torch_graphs.modes import has_fake_tensors, is_traced
+from pytest_cudafork.compat.torch_graphs.tensors import identity_of
 
 __tracebackhide__ = of_refusals
 

@@ -32,8 +32,8 @@ from pytest_cudafork.capture.operators.refusal_words import (
 from pytest_cudafork.capture.software.memory import Memories
 from pytest_cudafork.capture.software.own_thread import replace_here
 from pytest_cudafork.capture.software.places import OnHost
-from pytest_cudafork.compat.torch_graphs import (
-    OPTIMIZER_CHECKS,
+from pytest_cudafork.compat.torch_graphs.functions import OPTIMIZER_CHECKS
+from pytest_cudafork.compat.torch_graphs.modes import (
     handles_operators,
     is_device_set,
     know_functions_that_make_tensors,

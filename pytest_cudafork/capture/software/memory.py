@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from pytest_cudafork.capture.interface.backend import MemoryUse, Region, describe
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.pool import Block, Pool
-from pytest_cudafork.compat.torch_graphs import identity_of, storage_behind
+from pytest_cudafork.compat.torch_graphs.tensors import identity_of, storage_behind
 
 __tracebackhide__ = of_refusals
 

@@ -27,14 +27,9 @@ from pytest_cudafork.capture.operators.traits import Traits, tensors_in, traits_
 from pytest_cudafork.capture.software.memory import Memories, Memory, region_of
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.shapes import Shapes
-from pytest_cudafork.compat.torch_graphs import (
-    CPU_KEYS,
-    DispatchMode,
-    OpOverload,
-    below_autograd,
-    handles_operators,
-    has_no_storage,
-)
+from pytest_cudafork.compat.torch_graphs.modes import DispatchMode, handles_operators
+from pytest_cudafork.compat.torch_graphs.operators import CPU_KEYS, OpOverload, below_autograd
+from pytest_cudafork.compat.torch_graphs.tensors import has_no_storage
 
 __tracebackhide__ = of_refusals
 

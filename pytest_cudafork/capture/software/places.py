@@ -10,7 +10,7 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pytest_cudafork.compat.torch_graphs import active_function_modes
+from pytest_cudafork.compat.torch_graphs.modes import active_function_modes
 
 OnHost = Callable[[Tensor], "bool | None"]
 """Says whether a tensor lies on the host; None: that is not known."""

@@ -17,7 +17,7 @@ from pytest_cudafork.capture.software.mode import EagerMode
 from pytest_cudafork.capture.software.past_operators import by_operators, not_compiled
 from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.software.threads import OtherThreads
-from pytest_cudafork.compat.torch_graphs import active_modes
+from pytest_cudafork.compat.torch_graphs.modes import active_modes
 from pytest_cudafork.errors import CaptureFailedError
 from pytest_cudafork.observe.base.garbage import no_collections
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from pytest_cudafork.capture.interface.backend import extent
 from pytest_cudafork.capture.operators.collectives import is_collective
 from pytest_cudafork.capture.operators.traits import Traits, tensors_in
-from pytest_cudafork.compat.torch_graphs import finished_work
+from pytest_cudafork.compat.torch_graphs.operators import finished_work
 
 _SMALL = 1 << 16  # elements of all arguments
 _OF_THIS_CPU = frozenset(  # a meta kernel tells sizes of workspaces and statistics wrongly

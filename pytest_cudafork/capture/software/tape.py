@@ -19,7 +19,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.pool import poison
-from pytest_cudafork.compat.torch_graphs import conjugated, negated
+from pytest_cudafork.compat.torch_graphs.tensors import conjugated, negated
 from pytest_cudafork.errors import ReplayFailedError
 
 __tracebackhide__ = of_refusals

@@ -23,14 +23,14 @@ from pytest_cudafork.capture.operators.traits import tensors_in, traits_of
 from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.software.profiling import in_other_threads
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP, START, TASK
-from pytest_cudafork.compat.torch_graphs import (
+from pytest_cudafork.compat.torch_graphs.modes import (
     DispatchMode,
-    OpOverload,
     count_modes,
     mode_at,
     pop_mode,
     push_mode,
 )
+from pytest_cudafork.compat.torch_graphs.operators import OpOverload
 from pytest_cudafork.errors import CaptureFailedError
 from pytest_cudafork.observe.base.stacks import frames_of_threads
 from pytest_cudafork.observe.base.undo import UndoStack

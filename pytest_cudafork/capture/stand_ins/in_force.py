@@ -19,7 +19,7 @@ import torch
 from pytest_cudafork.capture.stand_ins.capturing import graphs, random_numbers, streams
 from pytest_cudafork.capture.stand_ins.tensors import addresses, several_gpus, typed_tensors
 from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors
-from pytest_cudafork.compat.torch_graphs import MARKS, NoMarks, raises_for_marks
+from pytest_cudafork.compat.torch_graphs.functions import MARKS, NoMarks, raises_for_marks
 from pytest_cudafork.errors import CudaForkWarning, GraphNotJudgedError
 from pytest_cudafork.observe.base.after_import import Failed
 from pytest_cudafork.observe.base.undo import UndoStack

@@ -11,7 +11,7 @@ import torch
 from pytest_cudafork.capture.state.compare import Tolerance, difference, short
 from pytest_cudafork.capture.state.state_tree import Kind, Node, is_array, is_plain, walk
 from pytest_cudafork.capture.state.tensors import place_of
-from pytest_cudafork.compat.torch_graphs import version_of
+from pytest_cudafork.compat.torch_graphs.tensors import version_of
 
 _MOST_BYTES = 256 << 20
 _MOST_OF_ONE = 64 << 20

@@ -10,7 +10,7 @@ import torch
 
 from pytest_cudafork.capture.interface.weak_tensors import WeakTensor
 from pytest_cudafork.capture.state.state_tree import Kind, Node, walk
-from pytest_cudafork.compat.torch_graphs import NO_STORAGE
+from pytest_cudafork.compat.torch_graphs.tensors import NO_STORAGE
 
 MOST_BYTES = 256 << 20
 """How much of the memory that a function can reach is saved, beyond its static inputs."""

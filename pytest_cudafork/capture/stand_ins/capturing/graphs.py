@@ -27,7 +27,8 @@ from pytest_cudafork.capture.stand_ins.capturing.streams import (
 )
 from pytest_cudafork.capture.story.findings import finding_lines
 from pytest_cudafork.capture.story.remarks import remark
-from pytest_cudafork.compat.torch_graphs import active_modes, identity_of
+from pytest_cudafork.compat.torch_graphs.modes import active_modes
+from pytest_cudafork.compat.torch_graphs.tensors import identity_of
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError
 
 __tracebackhide__ = of_refusals

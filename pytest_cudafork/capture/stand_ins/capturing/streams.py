@@ -18,7 +18,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.meanwhile import variable_set
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.stand_ins.capturing.forks import Forks
-from pytest_cudafork.compat.torch_graphs import active_modes
+from pytest_cudafork.compat.torch_graphs.modes import active_modes
 from pytest_cudafork.errors import GraphNotJudgedError
 
 __tracebackhide__ = of_refusals

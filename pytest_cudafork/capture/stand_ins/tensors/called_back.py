@@ -17,11 +17,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
-from pytest_cudafork.compat.torch_graphs import (
-    BACKWARD,
-    active_function_modes,
-    torch_function_is_on,
-)
+from pytest_cudafork.compat.torch_graphs.functions import BACKWARD
+from pytest_cudafork.compat.torch_graphs.modes import active_function_modes
+from pytest_cudafork.compat.torch_graphs.operators import torch_function_is_on
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals

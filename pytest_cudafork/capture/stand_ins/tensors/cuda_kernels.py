@@ -15,7 +15,7 @@ import torch
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.traits import tensors_in
 from pytest_cudafork.capture.stand_ins.tensors.called_back import active, index_now
-from pytest_cudafork.compat.torch_graphs import (
+from pytest_cudafork.compat.torch_graphs.operators import (
     CUDA_KEYS,
     ELSEWHERE_KEYS,
     python_kernels_for_cuda,

@@ -47,19 +47,20 @@ from pytest_cudafork.capture.stand_ins.tensors.mixed_places import check_places
 from pytest_cudafork.capture.stand_ins.tensors.moves import device_of, on_host, pinned, plain
 from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN, storage_of
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
-from pytest_cudafork.compat.torch_graphs import (
+from pytest_cudafork.compat.torch_graphs.functions import (
     COMPILER,
-    FAKES,
     GROUPING,
-    OPERATORS,
     OPTIMIZER_CHECKS,
-    OpOverload,
-    copy_lists,
+    uncompiled,
+)
+from pytest_cudafork.compat.torch_graphs.modes import (
+    FAKES,
     default_device,
     has_fake_tensors,
     makes_tensors,
-    uncompiled,
 )
+from pytest_cudafork.compat.torch_graphs.operators import OPERATORS, OpOverload
+from pytest_cudafork.compat.torch_graphs.tensors import copy_lists
 from pytest_cudafork.observe.base.after_import import Failed, after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.rows import PLACE

@@ -23,7 +23,8 @@ from pytest_cudafork.capture.stand_ins.tensors.host_copies import check_copy
 from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN, storage_of
 from pytest_cudafork.capture.stand_ins.tensors.typed_tensors import as_type
 from pytest_cudafork.compat import torch_internals
-from pytest_cudafork.compat.torch_graphs import count_modes, default_device, without_torch_function
+from pytest_cudafork.compat.torch_graphs.modes import count_modes, default_device
+from pytest_cudafork.compat.torch_graphs.operators import without_torch_function
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals

@@ -14,7 +14,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.places import known_places
 from pytest_cudafork.capture.stand_ins.capturing.streams import current_capture
 from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
-from pytest_cudafork.compat.torch_graphs import places_of_saved, untyped
+from pytest_cudafork.compat.torch_graphs.tensors import places_of_saved, untyped
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __tracebackhide__ = of_refusals

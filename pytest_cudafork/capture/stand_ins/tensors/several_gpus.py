@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
-from pytest_cudafork.compat.torch_graphs import BETWEEN_GPUS, COPY_STREAMS
+from pytest_cudafork.compat.torch_graphs.functions import BETWEEN_GPUS, COPY_STREAMS
 from pytest_cudafork.observe.base.undo import UndoStack
 
 

@@ -14,12 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 
 from pytest_cudafork.capture.operators.traits import tensors_in
-from pytest_cudafork.compat.torch_graphs import (
-    NO_STORAGE,
-    identity_of,
-    unwrapped,
-    without_torch_function,
-)
+from pytest_cudafork.compat.torch_graphs.operators import without_torch_function
+from pytest_cudafork.compat.torch_graphs.tensors import NO_STORAGE, identity_of, unwrapped
 
 FLATTENS = "__tensor_flatten__"
 _ENOUGH = 4096  # storages noted between two looks for those that are gone

@@ -17,7 +17,7 @@ from pytest_cudafork.capture.stand_ins.capturing.random_numbers import Generator
 from pytest_cudafork.capture.stand_ins.capturing.streams import refuse
 from pytest_cudafork.capture.stand_ins.tensors.called_back import index_now
 from pytest_cudafork.capture.stand_ins.tensors.storages import KNOWN
-from pytest_cudafork.compat.torch_graphs import WRAPPERS
+from pytest_cudafork.compat.torch_graphs.tensors import WRAPPERS
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.rows import MAKE
 

@@ -17,7 +17,7 @@ from pytest_cudafork.capture.interface.check_names import LOOKED_AT  # noqa: E40
 from pytest_cudafork.capture.interface.seen import watch_in_force  # noqa: E402
 from pytest_cudafork.check.session import SESSION  # noqa: E402
 from pytest_cudafork.compat import torch_internals  # noqa: E402
-from pytest_cudafork.compat.torch_graphs import count_modes  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.modes import count_modes  # noqa: E402
 from pytest_cudafork.settings.options import Settings  # noqa: E402
 
 

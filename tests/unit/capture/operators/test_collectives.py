@@ -23,7 +23,7 @@ from pytest_cudafork.capture.operators.collectives import (  # noqa: E402
     group_in,
     is_collective,
 )
-from pytest_cudafork.compat.torch_graphs import finished_work  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.operators import finished_work  # noqa: E402
 from tests.support.sessions import run_python  # noqa: E402
 
 

@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.operators.higher_order import OperatorWatch, seen_inside  # noqa: E402
-from pytest_cudafork.compat.torch_graphs import MODE_CHECK, DispatchMode  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.modes import DispatchMode  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.operators import MODE_CHECK  # noqa: E402
 
 
 class Names(DispatchMode):

@@ -16,7 +16,7 @@ from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
 from pytest_cudafork.capture.record.uses import GraphUses  # noqa: E402
 from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
-from pytest_cudafork.compat.torch_graphs import CPU_KEYS, CUDA_KEYS  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.operators import CPU_KEYS, CUDA_KEYS  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 

@@ -15,7 +15,7 @@ from pytest_cudafork.capture.cuda.memory import AllocatorMap  # noqa: E402
 from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.record.recorder import REPLAY, Recorder, silently  # noqa: E402
 from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
-from pytest_cudafork.compat.torch_graphs import count_modes  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.modes import count_modes  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 

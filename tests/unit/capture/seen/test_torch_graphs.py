@@ -19,7 +19,7 @@ from pytest_cudafork.capture.seen import torch_graphs  # noqa: E402
 from pytest_cudafork.capture.seen.torch_graphs import hooked, hooks_on, inputs_noted  # noqa: E402
 from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
 from pytest_cudafork.capture.stand_ins.in_force import in_force  # noqa: E402
-from pytest_cudafork.compat.torch_graphs import GRAPH_TREES, RECORDS_A_GRAPH  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.functions import GRAPH_TREES, RECORDS_A_GRAPH  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 

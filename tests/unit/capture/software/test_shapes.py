@@ -16,7 +16,7 @@ from pytest_cudafork.capture.software.shapes import (  # noqa: E402
     map_tensors,
     signature,
 )
-from pytest_cudafork.compat.torch_graphs import finished_work  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.operators import finished_work  # noqa: E402
 
 aten = torch.ops.aten
 

@@ -177,5 +177,12 @@ print(len(said) > 20, sorted(set(said.values()) - {4}))  # 4: there was no room 
 """
 
 
+def test_a_child_in_which_no_handler_ran_was_not_watched(
+    lineage: Lineage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage, "_process", os.getppid())
+    assert lineage.forked_unwatched
+
+
 def test_a_child_is_never_called_clean_as_the_stack_has_no_room_to_ask(tmp_path: Path) -> None:
     assert run_python(NEAR_THE_LIMIT, tmp_path) == "True [2, 3]\n"

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
 from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
-from pytest_cudafork.compat.torch_graphs import unregister  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.operators import unregister  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 NAME = "cudafork_engine"

@@ -60,7 +60,7 @@ def test_a_capture_refuses_to_save_what_lies_on_the_device() -> None:
 
 def test_without_stand_ins_nothing_is_loaded_to_a_gpu() -> None:
     from pytest_cudafork.capture.stand_ins.tensors.saved_tensors import put_in_place
-    from pytest_cudafork.compat.torch_graphs import places_of_saved
+    from pytest_cudafork.compat.torch_graphs.tensors import places_of_saved
     from pytest_cudafork.observe.base.undo import UndoStack
 
     count = len(places_of_saved())

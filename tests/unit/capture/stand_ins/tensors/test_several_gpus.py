@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.stand_ins.tensors import several_gpus  # noqa: E402
 from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
-from pytest_cudafork.compat.torch_graphs import BETWEEN_GPUS, COPY_STREAMS  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.functions import BETWEEN_GPUS, COPY_STREAMS  # noqa: E402
 from pytest_cudafork.observe.base.undo import UndoStack  # noqa: E402
 
 

@@ -13,7 +13,7 @@ from pytest_cudafork.capture.stand_ins.capturing import graphs  # noqa: E402
 from pytest_cudafork.capture.stand_ins.capturing.random_numbers import Generator  # noqa: E402
 from pytest_cudafork.capture.stand_ins.tensors import typed_tensors  # noqa: E402
 from pytest_cudafork.capture.stand_ins.tensors.cuda_tensors import CudaTensors  # noqa: E402
-from pytest_cudafork.compat.torch_graphs import WRAPPERS  # noqa: E402
+from pytest_cudafork.compat.torch_graphs.tensors import WRAPPERS  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError  # noqa: E402
 from pytest_cudafork.observe.base.undo import UndoStack  # noqa: E402
 from pytest_cudafork.observe.torch.rows import MAKE  # noqa: E402

@@ -1,0 +1,1 @@
+"""Tests of pytest_cudafork.compat.torch_graphs."""
