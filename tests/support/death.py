@@ -33,6 +33,15 @@ def kill_self(signum=signal.SIGKILL):
 
 """
 
+HANGS_IN_C = """
+def test_c():
+    note(os.getpid())
+    pause = ctypes.CDLL(None).pause
+    time_is_up_once(f"grep -q '^State:.S' /proc/{os.getpid()}/status")
+    pause()
+"""
+"""A test that waits in a function written in C until its time is up."""
+
 _LEAK_WATCH = """
 import atexit, json, os
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import leaps
-from tests.support.death import METHODS, headline, run_deaths, told
+from tests.support.death import HANGS_IN_C, METHODS, headline, run_deaths, told
 from tests.support.leaps import LIMIT, LONGER
 from tests.support.sessions import (
     assert_no_crash,
@@ -233,15 +233,6 @@ def test_with_a_limit_of_its_own():
     result.stdout.fnmatch_lines([f"ChildTimeout: time limit of {LIMIT}.5 s exceeded in call: *"])
 
 
-NATIVE = """
-def test_c():
-    note(os.getpid())
-    pause = ctypes.CDLL(None).pause
-    time_is_up_once(f"grep -q '^State:.S' /proc/{os.getpid()}/status")
-    pause()
-"""
-
-
 def fake_py_spy(pytester: pytest.Pytester, script: str) -> dict[str, str]:
     """Put a program named py-spy first on the path and return the environment for it."""
     folder = pytester.mkdir("bin")
@@ -256,7 +247,7 @@ def run_native(pytester: pytest.Pytester, script: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in fake_py_spy(pytester, script).items():
             patch.setenv(name, value)
-        return told(run_deaths(pytester, "forkserver", NATIVE), "test_c")
+        return told(run_deaths(pytester, "forkserver", HANGS_IN_C), "test_c")
 
 
 no_real_py_spy = pytest.mark.skipif(
@@ -286,17 +277,6 @@ def test_a_py_spy_that_fails_costs_no_stacks(pytester: pytest.Pytester) -> None:
     text = run_native(pytester, "echo 'Permission denied: try sudo' >&2; exit 1")
     assert "py-spy failed with status 1: Permission denied" in text
     assert "in test_c" in text
-
-
-@pytest.mark.skipif(
-    not Path(sys.executable).with_name("py-spy").exists(), reason="py-spy is not installed"
-)
-@pytest.mark.parametrize("method", METHODS)
-def test_the_real_py_spy_names_the_function_in_c(pytester: pytest.Pytester, method: str) -> None:
-    result = run_deaths(pytester, method, NATIVE)
-    text = told(result, "test_c")
-    assert "pause (libc" in text
-    assert "test_c (test_d.py" in text
 
 
 @pytest.mark.parametrize("limit", ["float('inf')", "10**8"])

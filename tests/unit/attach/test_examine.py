@@ -14,7 +14,6 @@ from pytest_cudafork.attach import examine as examine_module
 from pytest_cudafork.attach.examine import examine, to_plain
 from pytest_cudafork.attach.target import Unreadable, read_target
 from pytest_cudafork.observe.driver.probe import Verdict
-from pytest_cudafork.process import native_stacks
 from pytest_cudafork.process.descendants.leftovers import descendants
 from pytest_cudafork.process.descendants.process_state import status_of
 from pytest_cudafork.process.native_stacks import PythonStack
@@ -106,16 +105,6 @@ def test_a_child_that_ends_or_is_another_users_is_not_known(
         found = examine(first, stacks=False)
     assert found.descendants == ()
     assert found.unreadable == (f"process {server.pids[1]} may not be read",)
-
-
-@pytest.mark.skipif(native_stacks.py_spy() is None, reason="py-spy is not installed")
-def test_py_spy_reads_where_the_threads_are(tmp_path: Path) -> None:
-    with running(tmp_path, watched=False) as server:
-        found = examine(server.pids[0])
-    if "ermission" in found.why_no_stacks or "ptrace" in found.why_no_stacks:
-        pytest.skip(f"this machine lets no process read another one: {found.why_no_stacks}")
-    frames = [frame for stack in found.stacks for frame in stack.frames]
-    assert [each for each in frames if each.endswith("server.py:12 in wait_for_requests")], found
 
 
 def test_stacks_are_those_of_python_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
