@@ -149,7 +149,7 @@ def judge(
         simulated_touch: a CPU build of torch was asked something for which a CUDA build would have
             initialized the driver.
         poisoned_by: pid of the initialized process this one was forked from.
-        forked_unwatched: this process was made by fork before anything watched, so its parent may
+        forked_unwatched: this process was made by fork and nobody looked at its parent, which may
             have been initialized.
 
     """
@@ -174,8 +174,9 @@ def judge(
     if answer.driver is Driver.NOT_INITIALIZED and forked_unwatched:
         return state(
             Verdict.NOT_OBSERVABLE,
-            "the process was forked before anything watched, and the driver answers the same in a "
-            "clean process and in one forked from an initialized one",
+            "nobody looked at the parent when this process was forked (nothing watched yet, or the "
+            "stack was at its limit), and the driver answers the same in a clean process and in "
+            "one forked from an initialized one",
         )
     if answer.driver is Driver.NOT_LOADED:
         return state(Verdict.CLEAN, "no driver is loaded")
