@@ -225,7 +225,9 @@ def test_data_parallel():
     layer, x = nn.Linear(4, 4).cuda(), torch.randn(3, 4)
     parallel = nn.DataParallel(layer)
     made = parallel(x)
-    assert made.is_cuda and torch.allclose(made, layer(x.cuda()))
+    # Fewer rows a replica: the last bit of a product may be another one.
+    assert made.is_cuda
+    torch.testing.assert_close(made, layer(x.cuda()))
     made.sum().backward()
     assert layer.weight.grad.is_cuda
 """
