@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.triton_here import INTERPRETS, VARIABLE
+
 _NEEDED = ("torch", "msgspec", "numpy", "safetensors", "tqdm")
 _MISSING = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-_VARIABLE = "TRITON_INTERPRET"
 _KERNELS = (
     "attention.kernels.combine_splits",
     "attention.kernels.decode_paged",
@@ -39,24 +40,23 @@ _KERNELS = (
     "speculate.kernels.ngram",
 )
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
-_INTERPRETS = os.environ.get(_VARIABLE) == "1" or not Path("/dev/nvidiactl").exists()
 
 
 def _import_under_the_interpreter() -> None:
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = "1"
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1"
     try:
         importlib.import_module("triton.language")
         for name in _KERNELS:
             importlib.import_module(f"sample_engine.{name}")
         importlib.import_module("tests.engine.support.triton_interpreter").patch_once()
     finally:
-        del os.environ[_VARIABLE]
+        del os.environ[VARIABLE]
         if before is not None:
-            os.environ[_VARIABLE] = before
+            os.environ[VARIABLE] = before
 
 
-if _HAS_TRITON and _INTERPRETS and not _MISSING:
+if _HAS_TRITON and INTERPRETS and not _MISSING:
     _import_under_the_interpreter()
 
 
@@ -97,8 +97,8 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's interpreter, for the kernels and for the backend that asks for it."""
     if not _HAS_TRITON:
         pytest.skip("needs triton")
-    if not _INTERPRETS:
+    if not INTERPRETS:
         pytest.skip(
             "there is a GPU: test_backends_on_gpu.py compiles the kernels (or TRITON_INTERPRET=1)"
         )
-    monkeypatch.setenv(_VARIABLE, "1")
+    monkeypatch.setenv(VARIABLE, "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -11,14 +12,19 @@ from typing import Any
 
 import pytest
 
+from tests.support.triton_here import INTERPRETS, VARIABLE
+
 torch = pytest.importorskip("torch")
 for _name in ("triton", "numpy"):
     if importlib.util.find_spec(_name) is None:
         pytest.skip(f"{_name} is not installed", allow_module_level=True)
 
+if not INTERPRETS:
+    importlib.import_module("triton.language")  # GPU tests of this process compile
+
 # Kernels are interpreted if triton is imported, and they are defined, while the variable is set.
-_before = os.environ.get("TRITON_INTERPRET")
-os.environ["TRITON_INTERPRET"] = "1"
+_before = os.environ.get(VARIABLE)
+os.environ[VARIABLE] = "1"
 try:
     import triton
     import triton.language as tl
@@ -42,9 +48,9 @@ try:
     )(_scale_kernel)
     _guessed = triton.heuristics({"BLOCK": lambda args: 16 if args["n"] > 8 else 8})(_scale_kernel)
 finally:
-    os.environ.pop("TRITON_INTERPRET")
+    os.environ.pop(VARIABLE)
     if _before is not None:
-        os.environ["TRITON_INTERPRET"] = _before
+        os.environ[VARIABLE] = _before
 
 INTERPRETED = type(tl.standard.sum).__name__ == "InterpretedFunction"
 
@@ -67,7 +73,7 @@ def test_in_a_process_of_its_own_where_triton_was_imported_as_a_compiler() -> No
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(
         command,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        env={**os.environ, VARIABLE: "1"},
         cwd=Path(__file__).parents[4],
         capture_output=True,
         text=True,
@@ -85,7 +91,7 @@ class TestLaunches:
     @pytest.fixture(autouse=True)
     def interpreter(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Triton asks again at a first launch."""
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        monkeypatch.setenv(VARIABLE, "1")
 
     def test_a_launch_is_recorded_not_run_and_replays(self) -> None:
         x = torch.randn(50)
