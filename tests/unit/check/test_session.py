@@ -184,7 +184,9 @@ def test_an_isolated_test_works_for_its_parent(
     monkeypatch.delenv(environment.OWNER)
 
 
-@pytest.mark.parametrize(("owner", "joined"), [(os.getppid(), True), (4711, False)])
+@pytest.mark.parametrize(
+    ("owner", "joined"), [(os.getppid(), True), (4711, False)], ids=["parent", "another"]
+)
 def test_a_worker_of_xdist_works_for_the_session_that_is_its_parent(
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, joined: bool
 ) -> None:

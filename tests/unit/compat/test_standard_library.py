@@ -63,7 +63,11 @@ NAMES: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name", "needed_for"), NAMES, ids=lambda value: str(value)[:60])
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
+
+
+@pytest.mark.parametrize(("owner", "name", "needed_for"), NAMES, ids=_word)
 def test_python_still_has_the_name(owner: Any, name: str, needed_for: str) -> None:
     require("Python", owner, name, needed_for)
 

@@ -42,7 +42,9 @@ PLAIN = st.recursive(
 )
 
 
-@pytest.mark.parametrize(("owner", "name", "needed_for"), NAMES, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("owner", "name", "needed_for"), NAMES, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_the_name_is_there(owner: Any, name: str, needed_for: str) -> None:
     require("Python", owner, name, needed_for)
 

@@ -72,7 +72,7 @@ def test_what_is_said_of_what_is_set(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("CUDA_INJECTION64_PATH", native_libs.INJECTION),
+        pytest.param("CUDA_INJECTION64_PATH", native_libs.INJECTION, id="injection library"),
         ("CUDA_LAUNCH_BLOCKING", "0"),
         ("TRITON_INTERPRET", "0"),
         ("LD_PRELOAD", ""),

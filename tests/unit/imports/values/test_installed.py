@@ -15,12 +15,12 @@ from pytest_cudafork.imports.values.installed import installed_versions, is_inst
 @pytest.mark.parametrize(
     "path",
     [
-        f"{sysconfig.get_paths()['stdlib']}/json/__init__.py",
-        f"{sysconfig.get_paths()['purelib']}/lib/x.py",
+        pytest.param(f"{sysconfig.get_paths()['stdlib']}/json/__init__.py", id="json"),
+        pytest.param(f"{sysconfig.get_paths()['purelib']}/lib/x.py", id="library"),
         "/any/where/site-packages/lib/x.py",
         "/usr/lib/python3/dist-packages/lib/x.py",
         "/proc/cpuinfo",
-        str(pytest_cudafork.__file__),
+        pytest.param(str(pytest_cudafork.__file__), id="plugin"),
     ],
 )
 def test_libraries_the_system_and_the_plugin_are_installed(path: str) -> None:

@@ -20,7 +20,7 @@ SITE = "/venv/lib/python3.11/site-packages"
         ("/usr/lib/python3/dist-packages/yaml/x.py", "yaml"),
         (r"C:\venv\lib\site-packages\cupy\core.py", "cupy"),
         ("<frozen importlib._bootstrap>", "<stdlib>"),
-        (json.__file__, "<stdlib>"),
+        pytest.param(json.__file__, "<stdlib>", id="json"),
         ("/usr/lib64/python3.13t/json/decoder.py", "<stdlib>"),
         ("/base/tests/test_it.py", ""),
         ("<string>", ""),
