@@ -204,12 +204,14 @@ def _register_check(config: pytest.Config, state: session.CudaForkSession, late:
     """Register what looks for errors, if the check is on."""
     if state.watch is None:
         return
-    from pytest_cudafork.check.baseline_hooks import BaselineHooks
+    from pytest_cudafork.check.baseline_hooks import BaselineHooks, PassedPlaces
     from pytest_cudafork.check.hooks import CheckHooks, LateErrors
 
     watch = state.watch
     check = CheckHooks(state, watch.observer, watch.refusals, watch.acceptance)
     baseline = BaselineHooks(config, state, watch, check)
+    if state.settings.baseline:
+        config.pluginmanager.register(PassedPlaces(watch), "cudafork-passed-places")
     config.pluginmanager.register(baseline, "cudafork-baseline")
     config.pluginmanager.register(check, "cudafork-check")
     late_errors = LateErrors(check)
@@ -254,11 +256,12 @@ def _register_captures(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test once with each graph backend, or each start method, that its markers name."""
-    if metafunc.definition.get_closest_marker("graph_capture") is not None:
+    names = {mark.name for mark in metafunc.definition.iter_markers()}
+    if "graph_capture" in names:
         from pytest_cudafork.capture.marker import parametrize
 
         parametrize(metafunc)
-    if metafunc.definition.get_closest_marker("start_methods") is not None:
+    if "start_methods" in names:
         from pytest_cudafork.isolate import start_methods
 
         start_methods.parametrize(metafunc)

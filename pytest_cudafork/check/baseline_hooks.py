@@ -24,54 +24,27 @@ from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.settings.options import BASELINE_UPDATE
 
 
-class BaselineHooks:
-    """The plugin object."""
+class PassedPlaces:
+    """The plugin object that notes which places of the baseline this process passes."""
 
-    def __init__(
-        self, config: pytest.Config, session: CudaForkSession, watch: Watch, check: CheckHooks
-    ) -> None:
-        self._config = config
-        self._settings = session.settings
-        self._joined = session.joined or session.reports_home
+    def __init__(self, watch: Watch) -> None:
         self._observer = watch.observer
         self._acceptance = watch.acceptance
-        self._check = check
-        self._pid = os.getpid()
+        self._places: frozenset[str] | None = None
         self._passed = ""
         """The test whose body has passed last."""
-        self._places: frozenset[str] | None = None
-        self._interrupted = ""
-        """What ended the session early."""
-        self._session: pytest.Session | None = None
-        """The session whose end was judged."""
-        self._end: dict[str, object] = {}
-        """How that was written last."""
-        self.result = BaselineResult()
-        self.gone: tuple[Accepted, ...] = ()
-        self.written = ""
-        """What was written, in words."""
-        self.failure = ""
-        """Why the file was not changed though it was to be."""
 
-    def _is_place(self, place: str) -> bool:
-        """Whether an entry names it."""
-        if not self._settings.baseline:
-            return False
+    def _note(self, place: str) -> None:
         if self._places is None:
             terms = self._acceptance.terms
             self._places = frozenset(terms.entries.values() if terms is not None else ())
-        return place in self._places
-
-    def _note(self, place: str) -> None:
-        if self._is_place(place):
+        if place in self._places:
             self._observer.note_ran(place)
 
-    # -- what every process sees -----------------------------------------------------------------
-
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Note that the session is not a whole one."""
-        if items:
-            self._observer.note_deselected(len(items))
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        """Note that everything before the first collection was passed."""
+        self._note("start")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(
@@ -82,11 +55,6 @@ class BaselineHooks:
         if report.passed:
             self._note(f"collect {collector.nodeid or 'the suite'}")
         return report
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionstart(self) -> None:
-        """Note that everything before the first collection was passed."""
-        self._note("start")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -103,6 +71,38 @@ class BaselineHooks:
         yield
         if self._passed == item.nodeid:
             self._note(item.nodeid)
+
+
+class BaselineHooks:
+    """The plugin object that sees how the session goes, and judges and writes at its end."""
+
+    def __init__(
+        self, config: pytest.Config, session: CudaForkSession, watch: Watch, check: CheckHooks
+    ) -> None:
+        self._config = config
+        self._settings = session.settings
+        self._joined = session.joined or session.reports_home
+        self._observer = watch.observer
+        self._acceptance = watch.acceptance
+        self._check = check
+        self._pid = os.getpid()
+        self._interrupted = ""
+        """What ended the session early."""
+        self._session: pytest.Session | None = None
+        """The session whose end was judged."""
+        self._end: dict[str, object] = {}
+        """How that was written last."""
+        self.result = BaselineResult()
+        self.gone: tuple[Accepted, ...] = ()
+        self.written = ""
+        """What was written, in words."""
+        self.failure = ""
+        """Why the file was not changed though it was to be."""
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note that the session is not a whole one."""
+        if items:
+            self._observer.note_deselected(len(items))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Take note of an early end; ``pytest.exit`` may give it any exit status."""

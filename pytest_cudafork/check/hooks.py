@@ -139,7 +139,8 @@ class CheckHooks:
         A plugin that forks around every test (pytest-forked) does so outside any phase, where an
         exception would end the session.
         """
-        with _allowing_forks(marks_of(item).fork_ok):
+        reason = marks_of(item).fork_ok
+        with contextlib.nullcontext() if reason is None else _allowing_forks(reason):
             try:
                 return (yield)
             except CudaForkError as error:
@@ -181,13 +182,15 @@ class CheckHooks:
             self._after_failure(item, "teardown", error)
             raise
         finally:
-            self._set_phase("")
+            if self._runs.get(item.nodeid, 1) > 1:
+                self._set_phase("")
         self._after(item, "teardown")
 
     def _begin(self, item: pytest.Item) -> None:
         """Tell the runs of a test that runs again apart, as the same touch is one of each."""
-        self._telling.reported(item.nodeid, failed=False)  # nothing is left of another run
-        run = self._runs[item.nodeid] = self._runs.get(item.nodeid, 0) + 1
+        nodeid = item.nodeid
+        self._telling.reported(nodeid, failed=False)  # nothing is left of another run
+        run = self._runs[nodeid] = self._runs.get(nodeid, 0) + 1
         if run > 1:
             self._set_phase(f"run {run}")
 
@@ -213,9 +216,10 @@ class CheckHooks:
             elif found:
                 pytest_internals.forget_outcomes_of_unittest(item)
                 raise self._error(found, item.nodeid)
-        run, found = self._touches.get((item.nodeid, when), (0, []))
-        if run and run < self._runs.get(item.nodeid, 1):
-            raise self._error(found, item.nodeid, _TOUCHED_BEFORE)
+        if self._touches:
+            run, found = self._touches.get((item.nodeid, when), (0, []))
+            if run and run < self._runs.get(item.nodeid, 1):
+                raise self._error(found, item.nodeid, _TOUCHED_BEFORE)
 
     def _after_failure(self, item: pytest.Item, when: str, error: BaseException) -> None:
         """Add the errors to a phase that has failed by itself.
@@ -413,11 +417,8 @@ def _is_expected(item: pytest.Item, error: BaseException, found: type[BaseExcept
 
 
 @contextlib.contextmanager
-def _allowing_forks(reason: str | None) -> Iterator[None]:
-    """Let this process and its children fork for a reason meanwhile; None: as the rules say."""
-    if reason is None:
-        yield
-        return
+def _allowing_forks(reason: str) -> Iterator[None]:
+    """Let this process and its children fork for a reason meanwhile."""
     environment.put(environment.FORK_OK, reason)
     try:
         yield

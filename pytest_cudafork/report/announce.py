@@ -60,12 +60,13 @@ class Announcer:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Tell what was touched and checked until this report."""
         self._tell_touches()
-        if self._pid == os.getpid():
-            self._tell_captures(report)
+        self._tell_captures(report)
 
     def _tell_captures(self, report: pytest.TestReport) -> None:
         carried, looked = getattr(report, CARRIED, None), getattr(report, LOOKED_AT, None)
-        if not (carried or looked) or not has_hook(self._config, CAPTURE):
+        if not (carried or looked) or self._pid != os.getpid():
+            return
+        if not has_hook(self._config, CAPTURE):
             return
         from pytest_cudafork.capture.in_tests.told import as_verdict
         from pytest_cudafork.capture.story.verdicts import CheckedCapture

@@ -199,9 +199,7 @@ def marks_of(item: pytest.Item) -> Marks:
     marks = item.stash.get(_MARKS, None)
     if marks is None:
         try:
-            has_alias = item.get_closest_marker(ALIAS) is not None
-            theirs = has_alias and _is_theirs(item.config, ALIAS)
-            marks = read_marks(item, alias_is_theirs=theirs)
+            marks = read_marks(item)
         except MarkerError as error:
             marks = Marks(complaint=f"{error}{_origins(item)}")
         if marks.start_methods and not _is_made_for_one(item):
@@ -277,16 +275,14 @@ def put_marks(item: pytest.Item, marks: Marks) -> None:
     item.stash[_MARKS] = marks
 
 
-def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
-    """Read the closest marker of each name.
-
-    ``alias_is_theirs`` says that the marker ``isolated`` is the project's own.
+def read_marks(item: pytest.Item) -> Marks:
+    """Read the closest marker of each name; ``isolated`` may be a marker of the project's own.
 
     Raises:
         MarkerError: a marker has an argument it does not take, or a value it does not accept.
 
     """
-    closest = _closest_marks(item, alias_is_theirs)
+    closest = _closest_marks(item)
     if not closest:
         return _UNMARKED
     values = {
@@ -339,7 +335,7 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
     )
 
 
-def _closest_marks(item: pytest.Item, alias_is_theirs: bool) -> "dict[str, Mark]":
+def _closest_marks(item: pytest.Item) -> "dict[str, Mark]":
     """Return the closest mark of each of our markers, those read from the suite's own included.
 
     Raises:
@@ -349,7 +345,7 @@ def _closest_marks(item: pytest.Item, alias_is_theirs: bool) -> "dict[str, Mark]
     closest: dict[str, Mark] = {}
     try:
         for mark, _ in _iter_marks(item):
-            if mark.name in _NAMES and not (mark.name == ALIAS and alias_is_theirs):
+            if mark.name in _NAMES and not (mark.name == ALIAS and _is_theirs(item.config, ALIAS)):
                 closest.setdefault(ISOLATED if mark.name == ALIAS else mark.name, mark)
     except ValueError as error:
         raise MarkerError(str(error)) from None

@@ -92,7 +92,8 @@ def marker(data: bytes) -> None:
         for _ in range(next(source, 0) % 4)
     }
     mark = pytest.Mark(name, tuple(given), keywords, _ispytest=True)
-    item = SimpleNamespace(iter_markers=lambda: [mark], config=SimpleNamespace(stash={}))
+    config = SimpleNamespace(stash={}, getini=lambda name: [])
+    item = SimpleNamespace(iter_markers=lambda: [mark], config=config)
     with contextlib.suppress(MarkerError):
         read_marks(cast(pytest.Item, item))
 

@@ -361,10 +361,10 @@ class IsolationHooks:
         """Say with ``-v`` how a test was isolated; with ``-vv`` also why not more cheaply."""
         status = yield
         method = getattr(report, "isolation", None)
-        # not in the summary at the end, whose lines programs read
+        if method is None or status is None or not status[2]:
+            return status
         verbose = int(config.getoption("verbose", 0))
-        quiet = verbose < 1 or not self._running
-        if method is None or status is None or quiet or not status[2]:
+        if verbose < 1 or not self._running:  # the lines of the summary at the end programs read
             return status
         category, letter, word = status
         why = getattr(report, "isolation_why", "") if verbose > 1 else ""

@@ -134,10 +134,14 @@ def test_a_projects_own_marker_of_that_name_is_its_own(pytester: pytest.Pytester
         def test_theirs(request): assert os.getpid() == request.config.main
         @pytest.mark.cuda_isolated
         def test_ours(request): assert os.getpid() != request.config.main
+        @pytest.mark.isolated("by start method")
+        @pytest.mark.start_methods("fork", "spawn")
+        def test_both(): pass
         """
     )
     result = run_session(pytester, "-v", "--strict-markers")
-    assert outcomes(result) == {"test_theirs": "PASSED", "test_ours": "PASSED"}
+    names = ("test_theirs", "test_ours", "test_both[fork]", "test_both[spawn]")
+    assert outcomes(result) == dict.fromkeys(names, "PASSED")
 
 
 INHERITED = """

@@ -13,7 +13,7 @@ import pytest
 from pytest_cudafork.baseline.culprit import Culprit
 from pytest_cudafork.baseline.entries import Accepted, CheckBaseline
 from pytest_cudafork.check.accepted import Acceptance, Terms
-from pytest_cudafork.check.baseline_hooks import BaselineHooks
+from pytest_cudafork.check.baseline_hooks import BaselineHooks, PassedPlaces
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.settings import Level
@@ -66,6 +66,7 @@ class Made:
         watch: Any = SimpleNamespace(observer=self.observer, acceptance=acceptance)
         check: Any = SimpleNamespace(unreported=lambda records: [])
         config: Any = self.config
+        self.places = PassedPlaces(watch)
         self.hooks = BaselineHooks(config, session, watch, check)
 
     def end(self, status: int = 0, shouldstop: str = "") -> Any:
@@ -81,12 +82,12 @@ class Made:
         return [record for record in self.observer.records() if record["k"] == kind]
 
 
-def run(hooks: BaselineHooks, work: Any = lambda: None, nodeid: str = TEST) -> None:
+def run(places: PassedPlaces, work: Any = lambda: None, nodeid: str = TEST) -> None:
     """Run a test through the hooks."""
     item: Any = SimpleNamespace(nodeid=nodeid)
     with contextlib.suppress(ZeroDivisionError):
-        through(hooks.pytest_runtest_call(item), work)
-    through(hooks.pytest_runtest_teardown(item))
+        through(places.pytest_runtest_call(item), work)
+    through(places.pytest_runtest_teardown(item))
 
 
 def _same(report: Any) -> Any:
@@ -95,15 +96,15 @@ def _same(report: Any) -> Any:
 
 def test_places_that_were_passed_are_noted_and_no_others(tmp_path: Path) -> None:
     made = Made(tmp_path, places=(TEST, "collect test_it.py", "start"))
-    made.hooks.pytest_sessionstart()
+    made.places.pytest_sessionstart()
     for outcome in (False, True):
         node: Any = SimpleNamespace(nodeid="test_it.py")
         report: Any = SimpleNamespace(passed=outcome)
-        through(made.hooks.pytest_make_collect_report(node), functools.partial(_same, report))
-    run(made.hooks, lambda: 1 / 0)  # a test that fails may not have come to the line
-    run(made.hooks, nodeid="test_it.py::test_b")
+        through(made.places.pytest_make_collect_report(node), functools.partial(_same, report))
+    run(made.places, lambda: 1 / 0)  # a test that fails may not have come to the line
+    run(made.places, nodeid="test_it.py::test_b")
     assert [r["place"] for r in made.kinds("ran")] == ["start", "collect test_it.py"]
-    run(made.hooks)
+    run(made.places)
     assert made.kinds("ran")[-1]["place"] == TEST
 
 
@@ -121,7 +122,7 @@ def test_only_a_whole_session_removes_what_it_did_not_see(
 ) -> None:
     made = Made(tmp_path, "shrink")
     made.hooks.pytest_deselected([])
-    run(made.hooks)
+    run(made.places)
     spoil(made)
     made.end()
     (end,) = made.kinds("end")
@@ -136,7 +137,7 @@ def test_a_session_that_was_stopped_writes_nothing_and_says_so(
     tmp_path: Path, status: int, shouldstop: str
 ) -> None:
     made = Made(tmp_path, "all")
-    run(made.hooks)
+    run(made.places)
     made.end(status, shouldstop)
     assert "the baseline was not changed: " in made.hooks.failure
     assert len(CheckBaseline.read(made.path, "").entries) == 1
@@ -164,7 +165,7 @@ def test_a_session_whose_workers_all_died_has_not_come_to_its_end(tmp_path: Path
 
 def test_what_another_session_has_added_meanwhile_stays(tmp_path: Path) -> None:
     made = Made(tmp_path, "shrink")
-    run(made.hooks)
+    run(made.places)
     both = CheckBaseline.read(made.path, "")
     added = Accepted("touch", Culprit("lib.py", "g", TEST))
     CheckBaseline({**both.entries, added: "start"}).write(made.path)

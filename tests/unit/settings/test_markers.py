@@ -28,7 +28,7 @@ class Marked:
 
     def __init__(self, *marks: pytest.MarkDecorator) -> None:
         self._marks = [mark.mark for mark in marks]
-        self.config = SimpleNamespace(stash={})
+        self.config = SimpleNamespace(stash={}, getini=lambda name: [])
 
     def iter_markers(self) -> list[pytest.Mark]:
         return self._marks
