@@ -8,9 +8,13 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_cudafork.check import session
-from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.fixtures import (
+from pytest_cudafork.compat.rewriting import leave_as_written
+
+leave_as_written("pytest_cudafork")  # before it imports the rest of the package
+
+from pytest_cudafork.check import session  # noqa: E402
+from pytest_cudafork.check.session import SESSION  # noqa: E402
+from pytest_cudafork.fixtures import (  # noqa: E402
     capture_pair,
     child_patch,
     cuda_state,
@@ -23,9 +27,9 @@ from pytest_cudafork.fixtures import (
     run_spawned,
     start_method,
 )
-from pytest_cudafork.isolate.session import forked_option
-from pytest_cudafork.isolate.session.hooks import IsolationHooks
-from pytest_cudafork.settings import environment, markers, options
+from pytest_cudafork.isolate.session import forked_option  # noqa: E402
+from pytest_cudafork.isolate.session.hooks import IsolationHooks  # noqa: E402
+from pytest_cudafork.settings import environment, markers, options  # noqa: E402
 
 __all__ = [
     "capture_pair",

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.fresh_interpreter("what a session imports is what this is about"),
 ]
 
-MOST_NEW_MODULES = 22
+MOST_NEW_MODULES = 23
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax")
 # Part of Python, but each costs a session that never uses it more than the whole plugin does.
 LATE = ("ast", "ctypes", "multiprocessing", "cloudpickle")
