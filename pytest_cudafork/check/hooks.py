@@ -182,8 +182,7 @@ class CheckHooks:
             self._after_failure(item, "teardown", error)
             raise
         finally:
-            if self._runs.get(item.nodeid, 1) > 1:
-                self._set_phase("")
+            self._set_phase("")
         self._after(item, "teardown")
 
     def _begin(self, item: pytest.Item) -> None:

@@ -7,11 +7,12 @@ of containers, or a folder that cannot be written to), it compiles all of them i
 
 import sys
 
+from _pytest.assertion.rewrite import AssertionRewritingHook
+
 
 def leave_as_written(package: str) -> None:
     """Let the modules of a package be imported as Python does it from now on."""
-    rewrite = sys.modules.get("_pytest.assertion.rewrite")
     for finder in sys.meta_path:
-        if rewrite is not None and isinstance(finder, rewrite.AssertionRewritingHook):
+        if isinstance(finder, AssertionRewritingHook):
             getattr(finder, "_must_rewrite", set()).discard(package)
             getattr(finder, "_marked_for_rewrite_cache", {}).clear()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,17 +42,12 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def _import_under_the_interpreter() -> None:
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = "1"
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "1")
         importlib.import_module("triton.language")
         for name in _KERNELS:
             importlib.import_module(f"sample_engine.{name}")
         importlib.import_module("tests.engine.support.triton_interpreter").patch_once()
-    finally:
-        del os.environ[VARIABLE]
-        if before is not None:
-            os.environ[VARIABLE] = before
 
 
 if _HAS_TRITON and INTERPRETS and not _MISSING:

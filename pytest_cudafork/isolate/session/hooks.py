@@ -364,7 +364,7 @@ class IsolationHooks:
         if method is None or status is None or not status[2]:
             return status
         verbose = int(config.getoption("verbose", 0))
-        if verbose < 1 or not self._running:  # the lines of the summary at the end programs read
+        if verbose < 1 or not self._running:  # programs read the lines of the summary at the end
             return status
         category, letter, word = status
         why = getattr(report, "isolation_why", "") if verbose > 1 else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.isolation import METHODS
-from tests.support.sessions import assert_no_crash, failure, outcomes, run_session
+from tests.support.sessions import assert_no_crash, failure, needs_torch, outcomes, run_session
 
 DECORATED = """
 import os, sys, unittest, warnings, functools, pytest
@@ -142,6 +142,23 @@ def test_a_projects_own_marker_of_that_name_is_its_own(pytester: pytest.Pytester
     result = run_session(pytester, "-v", "--strict-markers")
     names = ("test_theirs", "test_ours", "test_both[fork]", "test_both[spawn]")
     assert outcomes(result) == dict.fromkeys(names, "PASSED")
+
+
+@needs_torch
+def test_such_a_marker_of_a_project_does_not_hide_the_backends_of_a_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeini("[pytest]\nmarkers =\n    isolated(what): of this project\n")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.isolated("by backend")
+        @pytest.mark.graph_capture(backends=["software"])
+        def test_it(graph_backend): pass
+        """
+    )
+    assert outcomes(run_session(pytester, "-v")) == {"test_it[software]": "PASSED"}
 
 
 INHERITED = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests.unit.compat import require
 @pytest.fixture
 def hook(
     pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AssertionRewritingHook:
+) -> Iterator[AssertionRewritingHook]:
     """A hook that is to rewrite two packages, before the others."""
     for name in ("apple", "pear"):
         (tmp_path / name).mkdir()
@@ -27,7 +28,9 @@ def hook(
     made = AssertionRewritingHook(pytestconfig)
     made.mark_rewrite("apple", "pear")
     monkeypatch.setattr(sys, "meta_path", [made, *sys.meta_path])
-    return made
+    yield made
+    for name in ("apple", "apple.core", "pear", "pear.core"):
+        sys.modules.pop(name, None)
 
 
 def loader_of(name: str) -> type:
@@ -39,20 +42,15 @@ def test_pytest_still_has_the_names(hook: AssertionRewritingHook) -> None:
         require("pytest", hook, name, "modules of the plugin that are not rewritten")
 
 
-def test_the_rest_of_a_package_is_imported_by_python(
-    hook: AssertionRewritingHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("hook")
+def test_the_rest_of_a_package_is_imported_by_python() -> None:
     assert loader_of("apple") is AssertionRewritingHook
     leave_as_written("apple")
     assert loader_of("apple.core") is SourceFileLoader
     assert loader_of("pear.core") is AssertionRewritingHook
-    for name in ("apple", "apple.core", "pear", "pear.core"):
-        monkeypatch.delitem(sys.modules, name)
 
 
-def test_a_pytest_without_these_names_rewrites(
-    hook: AssertionRewritingHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pytest_without_these_names_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [AssertionRewritingHook.__new__(AssertionRewritingHook)])
     leave_as_written("apple")
 

@@ -23,9 +23,8 @@ if not INTERPRETS:
     importlib.import_module("triton.language")  # GPU tests of this process compile
 
 # Kernels are interpreted if triton is imported, and they are defined, while the variable is set.
-_before = os.environ.get(VARIABLE)
-os.environ[VARIABLE] = "1"
-try:
+with pytest.MonkeyPatch.context() as _patch:
+    _patch.setenv(VARIABLE, "1")
     import triton
     import triton.language as tl
 
@@ -47,10 +46,6 @@ try:
         [triton.Config({"BLOCK": 16}), triton.Config({"BLOCK": 32})], key=["n"]
     )(_scale_kernel)
     _guessed = triton.heuristics({"BLOCK": lambda args: 16 if args["n"] > 8 else 8})(_scale_kernel)
-finally:
-    os.environ.pop(VARIABLE)
-    if _before is not None:
-        os.environ[VARIABLE] = _before
 
 INTERPRETED = type(tl.standard.sum).__name__ == "InterpretedFunction"
 
