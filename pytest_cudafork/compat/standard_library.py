@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import sys
 import threading
 import warnings
@@ -93,20 +94,31 @@ def warnings_shown_by(shows: Shows) -> Iterator[None]:
 
 _FINALIZE: Any = weakref.finalize
 """Taken now: a test may put something else in its place."""
+_CALL_FINALIZERS: Callable[[], None] = _FINALIZE._exitfunc
 
 
 def clear_exit_functions() -> None:
     """Drop all functions of ``atexit``, without calling them: ``atexit._clear``.
 
-    ``weakref.finalize`` registers the function that calls its finalizers once in a process, and
-    notes that it has (``_registered_with_atexit``). It forgets that here, or nothing would call
-    those that are made from now on, as a ``tempfile.TemporaryDirectory`` makes one. Those that are
-    there (``_registry``) are not called at the end: their objects are the parent's.
+    ``weakref.finalize`` registers the function that calls its finalizers (``_exitfunc``) once in a
+    process, and notes that it has (``_registered_with_atexit``). It forgets that here, or nothing
+    would call those that are made from now on, as a ``tempfile.TemporaryDirectory`` makes one.
+    Those that are there are not called at the end: their objects are the parent's. They have
+    smaller numbers (``_index_iter``), and are looked for only if others are to be called: torch
+    makes more than a hundred, and a forked child would copy the page of memory of each.
     """
     atexit._clear()
-    for inherited in list(_FINALIZE._registry.values()):
-        inherited.atexit = False
+    call = functools.partial(_call_finalizers, next(_FINALIZE._index_iter))
+    _FINALIZE._exitfunc = staticmethod(call)
     _FINALIZE._registered_with_atexit = False
+
+
+def _call_finalizers(first: int) -> None:
+    """Call the finalizers that are left, with this number or a greater one (``_registry``)."""
+    for info in list(_FINALIZE._registry.values()):
+        if info.index < first:
+            info.atexit = False
+    _CALL_FINALIZERS()
 
 
 def let_logging_end() -> None:

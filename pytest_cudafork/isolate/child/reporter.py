@@ -14,7 +14,7 @@ import pytest
 
 from pytest_cudafork.compat import debuggers, pluggy_internals, pytest_internals, pytest_reports
 from pytest_cudafork.compat.plugins import bdd, benchmark, forked, rerunfailures, timeout
-from pytest_cudafork.compat.unpatched import gc, io
+from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.captured_output import Kept
 from pytest_cudafork.isolate.child import capture_files, plugins
@@ -32,6 +32,7 @@ from pytest_cudafork.isolate.report_data import (
     likeness,
 )
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.forking import freeze_before_fork
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 
 _TELLING_HOOKS = (
@@ -149,7 +150,7 @@ class Reporter:
         """
         result = yield
         if nextitem is None and self._channel is not None:
-            gc.collect()
+            freeze_before_fork.collect_unfrozen()
             self._tell_what_failed(item=item, nextitem=None)
         return result
 

@@ -40,6 +40,7 @@ NAMES: list[tuple[Any, str, str]] = [
     (atexit, "_clear", "the start of a forked child"),
     (atexit, "_run_exitfuncs", "the end of a child"),
     (weakref.finalize, "_registry", "the end of a forked child"),
+    (weakref.finalize, "_exitfunc", "the end of a forked child"),
     (weakref.finalize, "_index_iter", "the start of a forked child"),
     (weakref.finalize, "_registered_with_atexit", "the start of a forked child"),
     (logging, "_handlerList", "the start of a forked child"),
@@ -147,6 +148,29 @@ def test_finalizers_of_a_child_run_at_its_end_and_those_of_its_parent_do_not() -
         weakref.finalize(mine, told.append, "the child's")
         standard_library.run_exit_functions()
         return told == ["the child's"] and finalizer.alive
+
+    assert in_a_fork(job)
+
+
+def test_a_child_and_its_own_child_write_to_no_finalizer_of_their_parents() -> None:
+    """Each would be a page of memory that is copied."""
+
+    def job() -> bool:
+        class Thing:
+            pass
+
+        told: list[str] = []
+        things = [Thing() for _ in range(3)]
+        finalizers = []
+        for name, thing in zip(("first", "second"), things, strict=False):
+            finalizers.append(weakref.finalize(thing, told.append, name))
+            standard_library.clear_exit_functions()
+        untouched = [finalizer.atexit for finalizer in finalizers]
+        standard_library.run_exit_functions()  # there is nothing to call
+        nothing_told = not told
+        weakref.finalize(things[2], told.append, "third")
+        standard_library.run_exit_functions()
+        return untouched == [True, True] and nothing_told and told == ["third"]
 
     assert in_a_fork(job)
 

@@ -7,7 +7,9 @@ import errno
 import gc
 import mmap
 import os
+import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +45,54 @@ def test_what_a_child_has_of_its_parent_is_frozen_there_alone() -> None:
         os._exit(0 if gc.get_freeze_count() > 1000 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert gc.get_freeze_count() == 0
+
+
+class _Ring:
+    """An object that only the collector can free."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def _ends_after_collection(age: int, *, frozen: bool) -> list[int]:
+    """Return which generations were collected, of garbage that has survived ``age`` collections.
+
+    The last number is 1 if it was freed. All in a child: its objects are its own.
+    """
+    told_r, told_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        gc.disable()
+        if frozen:
+            freeze_before_fork.freeze_in_child()
+        ring = _Ring()
+        for generation in range(age):
+            gc.collect(generation)
+        collected: list[int] = []
+        gone = weakref.ref(ring)
+        del ring
+
+        def note(phase: str, info: dict[str, int]) -> None:
+            if phase == "start":
+                collected.append(info["generation"])
+
+        gc.callbacks.append(note)
+        freeze_before_fork.collect_unfrozen()
+        os.write(told_w, bytes([*collected, gone() is None]))
+        os._exit(0)
+    os.close(told_w)
+    with open(told_r, "rb") as file:
+        told = list(file.read())
+    os.waitpid(pid, 0)
+    return told
+
+
+@pytest.mark.parametrize("age", range(3))
+def test_garbage_of_any_age_is_collected(age: int) -> None:
+    oldest = 2
+    expected = oldest if age == 2 or sys.version_info >= (3, 14) else 1
+    assert _ends_after_collection(age, frozen=True) == [expected, True]
+    assert _ends_after_collection(age, frozen=False) == [oldest, True]
 
 
 def _all_steps(collapse: Collapse) -> int:
