@@ -55,8 +55,8 @@ def case_of(part: str, device: torch.device) -> PrefillCase | DecodeCase:
     part, kind = split_part(part)
     page, heads = 128 if part.endswith("128") else 16, KINDS.get(kind, Heads())
     if part.startswith("decode"):
-        return DecodeCase(64, 8192, page, device, heads)
-    return PrefillCase(4, 4096, page, device, heads)
+        return DecodeCase([8192] * 64, page, device, heads)
+    return PrefillCase([4096] * 4, page, device, heads)
 
 
 def first_round(part: str) -> list[Config]:
@@ -74,8 +74,7 @@ def first_round(part: str) -> list[Config]:
         ]  # fmt: skip
     if part.startswith("hopper"):
         return [
-            PrefillConfig(block_m, block_n, 4, num_stages, "hopper")
-            for block_m in (128, 192)
+            PrefillConfig(128, block_n, 4, num_stages, "hopper")
             for block_n, num_stages in ((128, 2), (64, 4), (64, 3), (64, 2), (32, 3), (32, 2))
         ]
     found = [
@@ -106,10 +105,10 @@ def second_round(best: Config) -> list[Config]:
             change(best, evict_first=True, split_len=2048),
             change(best, evict_first=True, split_len=512),
         ]
-    found = [change(best, tile_major=not best.tile_major)]
     if best.variant == "hopper":
-        return list(found)
-    found += [
+        return []
+    found = [
+        change(best, tile_major=not best.tile_major),
         change(best, pack_heads=True),
         change(best, page_ahead=not best.page_ahead),
         change(best, num_stages=best.num_stages + 1),
@@ -130,20 +129,20 @@ def work_of(part: str, case: PrefillCase | DecodeCase, config: Config) -> Callab
     if split_part(part)[0].endswith("contiguous"):
         return lambda: prefill_contiguous(
             case.query, case.key, case.value, starts, starts, case.out, scale,
-            max_query_len=case.length, config=config,
+            max_query_len=case.common.max_query_len, config=config,
         )  # fmt: skip
     return lambda: prefill_paged(
         case.query, *case.cache, common.block_table, starts, common.seq_lens, case.out, scale,
-        max_query_len=case.length, config=config,
+        max_query_len=case.common.max_query_len, config=config,
     )  # fmt: skip
 
 
 def _decode(case: DecodeCase, config: DecodeConfig) -> Callable[[], object]:
     common, heads = case.common, case.heads
     length = config.split_len or _SPLIT
-    splits = FixedSplits(length, -(-case.length // length))
+    splits = FixedSplits(length, -(-case.common.max_seq_len // length))
     out, lse = partials(
-        splits, case.num_reqs, 1, heads.num_heads, heads.head_dim, case.query.device
+        splits, len(case.lengths), 1, heads.num_heads, heads.head_dim, case.query.device
     )
     starts, lengths = common.query_start_loc, common.seq_lens
 

@@ -6,8 +6,9 @@ All of it needs a GPU, but for the shapes.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 
 import torch
@@ -60,19 +61,19 @@ KINDS = MappingProxyType(
 
 
 def _paged(
-    num_reqs: int, length: int, page: int, heads: Heads, device: torch.device
+    lengths: Sequence[int], page: int, heads: Heads, device: torch.device
 ) -> tuple[LayerCache, torch.Tensor]:
     """A cache of random numbers and a block table of pages in random places."""
-    each = -(-length // page)
-    num_blocks = 1 + num_reqs * each
+    each = -(-max(lengths) // page)
+    num_blocks = 1 + len(lengths) * each
     (cache,) = allocate_caches(heads.spec(page, device), 1, num_blocks)
     if device.type == "cpu":  # where kernels are only compiled
-        return cache, torch.ones(num_reqs, each, dtype=torch.int32)
+        return cache, torch.ones(len(lengths), each, dtype=torch.int32)
     for part in cache:
         for block in range(0, num_blocks, _BLOCKS):
             _fill(part[block : block + _BLOCKS], heads.dtype)
     mixed = 1 + torch.randperm(num_blocks - 1, device=device).int()
-    return cache, mixed.view(num_reqs, each)
+    return cache, mixed.view(len(lengths), each)
 
 
 def _fill(cache: torch.Tensor, dtype: torch.dtype) -> None:
@@ -82,22 +83,22 @@ def _fill(cache: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def _common(
-    num_reqs: int, queries: int, length: int, table: torch.Tensor, device: torch.device
+    queries: Sequence[int], lengths: Sequence[int], table: torch.Tensor, device: torch.device
 ) -> CommonAttentionMetadata:
-    starts = torch.arange(num_reqs + 1, dtype=torch.int32) * queries
-    lengths = torch.full((num_reqs,), length, dtype=torch.int32)
-    num_tokens = num_reqs * queries
+    starts = torch.tensor([0, *itertools.accumulate(queries)], dtype=torch.int32)
+    seq_lens = torch.tensor(lengths, dtype=torch.int32)
+    num_tokens = sum(queries)
     return CommonAttentionMetadata(
         query_start_loc=starts.to(device),
-        seq_lens=lengths.to(device),
+        seq_lens=seq_lens.to(device),
         block_table=table,
         slot_mapping=torch.zeros(num_tokens, dtype=torch.int64, device=device),
         query_start_loc_cpu=starts,
-        seq_lens_cpu=lengths,
-        num_reqs=num_reqs,
+        seq_lens_cpu=seq_lens,
+        num_reqs=len(lengths),
         num_tokens=num_tokens,
-        max_query_len=queries,
-        max_seq_len=length,
+        max_query_len=max(queries),
+        max_seq_len=max(lengths),
     )
 
 
@@ -105,16 +106,16 @@ class PrefillCase:
     """Whole prompts: the same keys and values in a paged cache and one after the other."""
 
     def __init__(
-        self, num_reqs: int, length: int, page: int, device: torch.device, heads: Heads = Heads()
+        self, lengths: Sequence[int], page: int, device: torch.device, heads: Heads = Heads()
     ) -> None:
-        self.num_reqs, self.length, self.page, self.heads = num_reqs, length, page, heads
+        self.lengths, self.page, self.heads = lengths, page, heads
         self.spec = heads.spec(page, device)
-        self.cache, table = _paged(num_reqs, length, page, heads, device)
-        self.common = _common(num_reqs, length, length, table, device)
-        size = (num_reqs * length, heads.num_heads, heads.head_dim)
+        self.cache, table = _paged(lengths, page, heads, device)
+        self.common = _common(lengths, lengths, table, device)
+        size = (sum(lengths), heads.num_heads, heads.head_dim)
         self.query = torch.empty(size, dtype=heads.dtype, device=device)
         if device.type == "cpu":
-            width = (num_reqs * length, heads.num_kv_heads, heads.head_dim)
+            width = (sum(lengths), heads.num_kv_heads, heads.head_dim)
             self.key, self.value = (torch.empty(width, dtype=heads.dtype) for _ in range(2))
         else:
             self.query.normal_()
@@ -124,17 +125,24 @@ class PrefillCase:
     def _contiguous(self, cache: torch.Tensor) -> torch.Tensor:
         table = self.common.block_table
         pages = take_blocks(cache, table.flatten()).view(len(table), -1, *cache.shape[2:])
-        return pages[:, : self.length].flatten(0, 1).to(self.heads.dtype)
+        parts = [each[:length] for each, length in zip(pages, self.lengths, strict=True)]
+        return torch.cat(parts).to(self.heads.dtype)
 
     @property
     def flops(self) -> float:
         """Multiplications and additions that causal attention needs."""
         heads = self.heads
-        return 2.0 * self.num_reqs * heads.num_heads * heads.head_dim * float(self.length) ** 2
+        pairs = float(sum(length**2 for length in self.lengths))
+        return 2.0 * heads.num_heads * heads.head_dim * pairs
+
+    @property
+    def even(self) -> bool:
+        """Whether all prompts are equally long, as torch's own attention has to have them."""
+        return len(set(self.lengths)) == 1
 
     def batched(self, tensor: torch.Tensor) -> torch.Tensor:
         """As torch's own attention takes it: [requests, heads, length, D]."""
-        return tensor.view(self.num_reqs, self.length, *tensor.shape[1:]).transpose(1, 2)
+        return tensor.view(len(self.lengths), -1, *tensor.shape[1:]).transpose(1, 2)
 
     def unbatched(self, out: torch.Tensor) -> torch.Tensor:
         """And back: [T, H, D]; copies nothing if the result lies as the query did."""
@@ -155,13 +163,13 @@ class DecodeCase:
     """One query of each of many sequences in a paged cache."""
 
     def __init__(
-        self, num_reqs: int, length: int, page: int, device: torch.device, heads: Heads = Heads()
+        self, lengths: Sequence[int], page: int, device: torch.device, heads: Heads = Heads()
     ) -> None:
-        self.num_reqs, self.length, self.page, self.heads = num_reqs, length, page, heads
+        self.lengths, self.page, self.heads = lengths, page, heads
         self.spec = heads.spec(page, device)
-        self.cache, table = _paged(num_reqs, length, page, heads, device)
-        self.common = _common(num_reqs, 1, length, table, device)
-        size = (num_reqs, heads.num_heads, heads.head_dim)
+        self.cache, table = _paged(lengths, page, heads, device)
+        self.common = _common([1] * len(lengths), lengths, table, device)
+        size = (len(lengths), heads.num_heads, heads.head_dim)
         self.query = torch.empty(size, dtype=heads.dtype, device=device)
         if device.type != "cpu":
             self.query.normal_()
@@ -170,7 +178,7 @@ class DecodeCase:
     @property
     def bytes(self) -> float:
         """Keys and values, each read once."""
-        return float(self.num_reqs * self.length * bytes_per_block(self.spec, 1) / self.page)
+        return float(sum(self.lengths) * bytes_per_block(self.spec, 1) / self.page)
 
     def expected(self) -> torch.Tensor:
         """The right answer, worked out in float32."""

@@ -68,7 +68,7 @@ def through_backend(num_tokens: int, length: int) -> Attend:
     """The Triton backend over a text of this length for each token; layers share one cache."""
     from sample_engine.attention.triton_backend import TritonBackend
 
-    case = DecodeCase(num_tokens, length, _BLOCK_SIZE, torch.device("cuda"))
+    case = DecodeCase([length] * num_tokens, _BLOCK_SIZE, torch.device("cuda"))
     backend = TritonBackend(case.spec)
     slots = torch.arange(num_tokens, dtype=torch.int64, device="cuda")
 

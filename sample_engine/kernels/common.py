@@ -11,7 +11,7 @@ from typing import Any
 
 import triton
 
-__all__ = ["jit", "next_power_of_2"]
+__all__ = ["jit", "next_power_of_2", "varying"]
 
 # Arguments of kernels that differ from step to step.
 _OF_A_BATCH = (
@@ -30,8 +30,12 @@ def jit(function: Callable[..., Any]) -> Any:
     A kernel is built once for all batches: what depends on one (``_OF_A_BATCH``) is not looked at,
     while of other numbers Triton builds it for 1, for multiples of 16 and for the rest.
     """
-    varying = [name for name in _OF_A_BATCH if name in inspect.signature(function).parameters]
-    return triton.jit(function, do_not_specialize=varying)
+    return triton.jit(function, do_not_specialize=varying(function))
+
+
+def varying(function: Callable[..., Any]) -> list[str]:
+    """The parameters of a kernel that depend on a batch."""
+    return [name for name in _OF_A_BATCH if name in inspect.signature(function).parameters]
 
 
 def next_power_of_2(number: int) -> int:

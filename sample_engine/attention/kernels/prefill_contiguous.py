@@ -161,38 +161,39 @@ def prefill_contiguous(
     if not num_reqs or not max_query_len:
         return
     num_heads, dim = query.shape[1:]
-    grid = prefill_grid(config, num_reqs, num_heads, key.shape[1], max_query_len)
     if config.variant == "hopper":
         from sample_engine.attention.kernels.hopper import hopper_contiguous
 
         hopper_contiguous(
-            query, key, value, query_start, kv_start, out, scale, grid=grid, config=config
-        )
-    else:
-        tma = config.variant == "descriptor"
-        _prefill_contiguous_kernel[grid](
-            query,
-            rows_descriptor(key, config.block_n) if tma else key,
-            rows_descriptor(value, config.block_n) if tma else value,
-            out,
-            query_start,
-            kv_start,
-            query.stride(0),
-            key.stride(0),
-            value.stride(0),
-            out.stride(0),
-            scale * LOG2_E,
-            GROUP=num_heads // key.shape[1],
-            PACK=num_heads // key.shape[1] if config.pack_heads else 1,
-            HEAD_DIM=dim,
-            HEAD_PAD=head_pad(dim),
-            BLOCK_M=config.block_m,
-            BLOCK_N=config.block_n,
-            TILE_MAJOR=config.tile_major,
-            TMA=tma,
-            PRECISION=dot_precision(query.dtype),
-            **config.options,
-        )
+            query, key, value, query_start, kv_start, out, scale, max_query_len=max_query_len,
+            config=config,
+        )  # fmt: skip
+        return
+    grid = prefill_grid(config, num_reqs, num_heads, key.shape[1], max_query_len)
+    tma = config.variant == "descriptor"
+    _prefill_contiguous_kernel[grid](
+        query,
+        rows_descriptor(key, config.block_n) if tma else key,
+        rows_descriptor(value, config.block_n) if tma else value,
+        out,
+        query_start,
+        kv_start,
+        query.stride(0),
+        key.stride(0),
+        value.stride(0),
+        out.stride(0),
+        scale * LOG2_E,
+        GROUP=num_heads // key.shape[1],
+        PACK=num_heads // key.shape[1] if config.pack_heads else 1,
+        HEAD_DIM=dim,
+        HEAD_PAD=head_pad(dim),
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        TILE_MAJOR=config.tile_major,
+        TMA=tma,
+        PRECISION=dot_precision(query.dtype),
+        **config.options,
+    )
 
 
 def rows_descriptor(

@@ -207,15 +207,15 @@ def prefill_paged(
         raise ValueError(
             f"variant={config.variant!r} cannot read an FP8 cache: use variant='pointer'."
         )
-    grid = prefill_grid(config, num_reqs, num_heads, num_kv_heads, max_query_len)
     if config.variant == "hopper":
         from sample_engine.attention.kernels.hopper import hopper_paged
 
         hopper_paged(
             query, key_cache, value_cache, block_table, query_start, seq_lens, out, scale,
-            skip_query_len, grid=grid, config=config,
+            skip_query_len, max_query_len=max_query_len, config=config,
         )  # fmt: skip
         return
+    grid = prefill_grid(config, num_reqs, num_heads, num_kv_heads, max_query_len)
     tma = config.variant == "descriptor"
     _prefill_paged_kernel[grid](
         query,

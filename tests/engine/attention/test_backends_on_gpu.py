@@ -126,13 +126,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "descriptor": {"variant": "descriptor", "num_stages": 3},
     "hopper": {"variant": "hopper", "block_n": 128, "num_warps": 4, "num_stages": 2},
     "hopper, small tiles": {"variant": "hopper", "block_n": 64, "num_warps": 4, "num_stages": 4},
-    "hopper, three groups of warps": {
-        "variant": "hopper",
-        "block_m": 192,
-        "block_n": 64,
-        "num_warps": 4,
-        "num_stages": 2,
-    },
 }
 OF_WIDE_HEADS: dict[str, dict[str, Any]] = {
     "pointer": {"block_n": 32},
@@ -147,10 +140,7 @@ PROMPTS = [(700, 700), (129, 1000), (300, 301), (1, 77), (64, 64), (1000, 2500)]
 
 
 def _variant(name: str, dim: int) -> Any:
-    found = VARIANTS if dim <= 128 else OF_WIDE_HEADS
-    if name not in found:
-        pytest.skip("heads this wide leave no room for a third group of warps")
-    return _config(**found[name])
+    return _config(**(VARIANTS if dim <= 128 else OF_WIDE_HEADS)[name])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -185,6 +175,31 @@ def test_each_variant_of_prefill_without_pages_is_exact(dim: int, variant: str) 
         max_query_len=batch.common.max_query_len, config=config,
     )  # fmt: skip
     assert error(out, batch) < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_many_more_tiles_than_processors_are_all_computed_and_alike_each_time(dim: int) -> None:
+    from sample_engine.attention.kernels.prefill_paged import prefill_paged
+
+    config = _variant("hopper", dim)
+    few = [(3, 400), (1, 1)]  # left to the decode kernel
+    lengths = [*PROMPTS, *few, *PROMPTS[::-1], *few, (1500, 1500), (129, 129)]
+    batch = batch_of(Shape(16, 4, dim, 16, torch.bfloat16, "cuda"), lengths, pad_reqs=3)
+    common = batch.common
+    runs = []
+    for _ in range(3):
+        out = torch.full_like(batch.query, 7.0)
+        prefill_paged(
+            batch.query, *batch.cache, common.block_table, common.query_start_loc, common.seq_lens,
+            out, batch.shape.spec.scale, 3, max_query_len=common.max_query_len, config=config,
+        )  # fmt: skip
+        runs.append(out)
+    skipped = torch.cat([torch.full((n,), n <= 3) for n, _ in lengths]).to(out.device)
+    assert torch.equal(runs[0], runs[1])
+    assert torch.equal(runs[0], runs[2])
+    assert (out[skipped] == 7.0).all()
+    wrong = (out.double() - batch.expected.to(out.device))[~skipped].abs().max()
+    assert wrong < TOLERANCE[torch.bfloat16]
 
 
 def test_with_float32_a_request_gets_the_same_bits_alone_and_in_company() -> None:

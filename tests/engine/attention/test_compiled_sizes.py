@@ -38,7 +38,7 @@ only_compile({architecture})
 knobs.compilation.listener = listen
 triton_backend.capability_of = lambda device: divmod({architecture}, 10)
 cpu, heads = torch.device("cpu"), Heads(32, 8, {dim}, torch.{dtype}, {fp8_cache})
-for case in (PrefillCase(2, 512, 16, cpu, heads), DecodeCase(1, 4096, 16, cpu, heads)):
+for case in (PrefillCase([512] * 2, 16, cpu, heads), DecodeCase([4096], 16, cpu, heads)):
     backend = triton_backend.TritonBackend(case.spec)
     metadata = backend.build(case.common)
     backend.forward(case.query, case.cache, metadata, case.out)
