@@ -244,7 +244,7 @@ def replayed(results: Results, name: str) -> None:
     case = DecodeCase(_lengths(size, _RAGGED_TEXTS), int(page), torch.device("cuda"))
     expected = case.expected()
     half = int(case.bytes) // 2  # are read, and as many written
-    source = torch.empty(half, dtype=torch.int8, device="cuda").random_(-100, 100)
+    source = torch.randn(half // case.heads.dtype.itemsize, dtype=case.heads.dtype, device="cuda")
     target = torch.empty_like(source)
     graph = graph_of(lambda: target.copy_(source))
 

@@ -24,7 +24,7 @@ from sample_engine.attention.interface import (
     CommonAttentionMetadata,
     LayerCache,
 )
-from sample_engine.attention.kernels.splits import FixedSplits, Splits, partials
+from sample_engine.attention.kernels.splits import Splits, UnplannedSplits, partials
 
 __all__ = ["TritonBackend", "TritonMetadata", "largest_of", "why_no_triton"]
 
@@ -38,7 +38,7 @@ class TritonMetadata:
     """A batch and how it is cut. One object serves all layers, one after the other."""
 
     common: CommonAttentionMetadata
-    splits: FixedSplits
+    splits: UnplannedSplits
     prefills: bool  # whether there are requests with more queries than decode takes
     partial_out: torch.Tensor | None  # [N, Q, H, D] float32; None: nobody has few queries
     partial_lse: torch.Tensor | None  # [N, Q, H] float32

@@ -13,7 +13,7 @@ import torch
 from sample_engine.attention.interface import AttentionSpec
 from sample_engine.attention.kernels.decode_paged import DecodeConfig
 from sample_engine.attention.kernels.prefill import PrefillConfig
-from sample_engine.attention.kernels.splits import FixedSplits
+from sample_engine.attention.kernels.splits import EvenSplits, FixedSplits, UnplannedSplits
 
 __all__ = ["decode_config", "most_decode_queries", "overlaps", "prefill_config", "splits_for"]
 
@@ -28,8 +28,9 @@ _OVERLAPPING = 9
 _WIDE_HEAD = 128  # tiles of larger heads have half as many keys: they fill the shared memory
 _MOST_DECODE_ROWS = 64  # query heads times queries in a tile of the decode kernel
 _SPLIT_OF_FLOAT32 = 256
-_LEAST_SPLIT = 64  # a lone request is cut small: its splits are all the work there is
-_PROGRAMS_PER_PROCESSOR = 6  # so many that the last ones to end are a small part of the whole
+_PROGRAMS_AT_ONCE = 2  # of a processor, by their shared memory: a lone request is cut for these
+_PROGRAMS_PER_PROCESSOR = 16  # at most: each needs memory for a partial result
+_MOST_BLOCKS = 16  # of keys in a piece of a text that is cut no more than it has to be
 
 
 def prefill_config(
@@ -88,11 +89,17 @@ def splits_for(
     num_reqs: int,
     max_seq_len: int,
     num_processors: int,
-) -> FixedSplits:
-    """Cut the longest sequence so that all processors have work, but no piece is very small."""
-    length = config.split_len
-    if length is None:
-        wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // (num_reqs * num_kv_heads))
-        length = max(_LEAST_SPLIT, -(-max_seq_len // wanted))
-        length = -(-length // config.block_n) * config.block_n
-    return FixedSplits(length, max(1, -(-max_seq_len // length)))
+) -> UnplannedSplits:
+    """Cut sequences so that all processors have work, but not smaller than that takes.
+
+    A lone request has a piece for each program that can begin at once. With many requests pieces
+    are there to even out: long texts have several, short ones are left whole. A piece that a
+    request does not need costs next to nothing.
+    """
+    if config.split_len is not None:
+        return FixedSplits(config.split_len, max(1, -(-max_seq_len // config.split_len)))
+    uncut = num_reqs * num_kv_heads
+    at_once = _PROGRAMS_AT_ONCE * num_processors
+    most = -(-_PROGRAMS_PER_PROCESSOR * num_processors // uncut)
+    unit = max(1, min(_MOST_BLOCKS, _MOST_BLOCKS * uncut // at_once)) * config.block_n
+    return EvenSplits(max(1, min(at_once // num_kv_heads, most)), unit)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
+from sample_engine.attention.kernels.common import split_length
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
 from sample_engine.kernels.common import jit, next_power_of_2
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["combine_splits"]
 
-_AT_A_TIME = 16
+_AT_A_TIME = 32
 
 
 @jit
@@ -28,6 +29,7 @@ def _combine_splits_kernel(
     out_stride: tl.tensor,
     num_splits: tl.tensor,
     split_len: tl.tensor,
+    split_block: tl.tensor,
     max_query_len: tl.tensor,
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
@@ -49,7 +51,9 @@ def _combine_splits_kernel(
         count = tl.load(first_item_ptr + req + 1) - first
     else:
         first = req * num_splits
-        count = (tl.load(seq_len_ptr + req) + split_len - 1) // split_len
+        num_keys = tl.load(seq_len_ptr + req)
+        length = split_length(num_keys, num_splits, split_len, split_block)
+        count = (num_keys + length - 1) // tl.maximum(length, 1)
     if count <= 1:
         return
     dims = tl.arange(0, HEAD_PAD)[None, :]
@@ -89,10 +93,10 @@ def combine_splits(
     """Put the items of each request with 1 to Q queries together; leave all other rows alone."""
     max_query_len, num_heads, dim = partial_out.shape[1:]
     num_reqs = seq_lens.shape[0]
-    fixed = splits if isinstance(splits, FixedSplits) else FixedSplits(1, 2)
-    if not num_reqs or fixed.num_splits == 1:
-        return
     planned = isinstance(splits, PlannedSplits)
+    unplanned = FixedSplits(1, 2) if isinstance(splits, PlannedSplits) else splits
+    if not num_reqs or unplanned.num_splits == 1:
+        return
     _combine_splits_kernel[(num_heads, num_reqs * max_query_len)](
         partial_out,
         partial_lse,
@@ -101,8 +105,9 @@ def combine_splits(
         splits.first_item if isinstance(splits, PlannedSplits) else query_start,
         out,
         out.stride(0),
-        fixed.num_splits,
-        fixed.split_len,
+        unplanned.num_splits,
+        unplanned.split_len,
+        unplanned.block,
         max_query_len,
         HEAD_DIM=dim,
         HEAD_PAD=next_power_of_2(dim),

@@ -19,6 +19,7 @@ __all__ = [
     "look_up",
     "places",
     "scales_of_rows",
+    "split_length",
     "unpack_fp8",
 ]
 
@@ -42,6 +43,16 @@ def dot_of_values(dtype: torch.dtype) -> Any:
 def dot_precision(dtype: torch.dtype) -> str:
     """How ``tl.dot`` has to multiply: TF32 is too coarse where the model asked for float32."""
     return "ieee" if dtype == torch.float32 else "tf32"
+
+
+@jit
+def split_length(
+    num_keys: tl.tensor, num_splits: tl.tensor, split_len: tl.tensor, split_block: tl.tensor
+) -> Any:
+    """The keys of an item of a request: ``split_len``, or where that is 0 an equal share."""
+    of_blocks = num_splits * split_block
+    share = (num_keys + of_blocks - 1) // of_blocks * split_block
+    return tl.where(split_len > 0, split_len, share)
 
 
 @jit

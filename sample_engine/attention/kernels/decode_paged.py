@@ -25,6 +25,7 @@ from sample_engine.attention.kernels.common import (
     look_up,
     places,
     scales_of_rows,
+    split_length,
     unpack_fp8,
 )
 from sample_engine.attention.kernels.fp8_cache import is_fp8
@@ -123,6 +124,7 @@ def _item_of(
     first_item_ptr: tl.tensor,
     num_splits: tl.tensor,
     split_len: tl.tensor,
+    split_block: tl.tensor,
     PLANNED: tl.constexpr,
 ) -> Any:
     """The item of this program: request, keys, and whether it is the only one of the request."""
@@ -137,9 +139,10 @@ def _item_of(
     else:
         req = item // num_splits
         num_keys = tl.load(seq_len_ptr + req)
-        start = item % num_splits * split_len
-        stop = tl.minimum(start + split_len, num_keys)
-        alone = num_keys <= split_len
+        length = split_length(num_keys, num_splits, split_len, split_block)
+        start = item % num_splits * length
+        stop = tl.minimum(start + length, num_keys)
+        alone = num_keys <= length
     return item, req, start, stop, alone
 
 
@@ -200,6 +203,7 @@ def _decode_paged_kernel(
     out_stride: tl.tensor,
     num_splits: tl.tensor,
     split_len: tl.tensor,
+    split_block: tl.tensor,
     scale: tl.tensor,
     max_query_len: tl.tensor,
     NUM_HEADS: tl.constexpr,
@@ -220,7 +224,7 @@ def _decode_paged_kernel(
     wait_for_inputs(OVERLAP)
     item, req, start, stop, alone = _item_of(
         seq_len_ptr, item_req_ptr, item_start_ptr, item_stop_ptr, first_item_ptr, num_splits,
-        split_len, PLANNED,
+        split_len, split_block, PLANNED,
     )  # fmt: skip
     if (req < 0) | (start >= stop):
         return
@@ -273,7 +277,7 @@ def decode_paged(
     page, num_kv_heads = key_cache.shape[1:3]
     group = num_heads // num_kv_heads
     planned = splits if isinstance(splits, PlannedSplits) else None
-    fixed = splits if isinstance(splits, FixedSplits) else FixedSplits(1, 1)
+    unplanned = FixedSplits(1, 1) if isinstance(splits, PlannedSplits) else splits
     unused = (query_start,) * 4
     _decode_paged_kernel[(num_kv_heads, capacity)](
         query,
@@ -291,8 +295,9 @@ def decode_paged(
         key_cache.stride(1),
         block_table.stride(0),
         out.stride(0),
-        fixed.num_splits,
-        fixed.split_len,
+        unplanned.num_splits,
+        unplanned.split_len,
+        unplanned.block,
         scale * LOG2_E,
         max_query_len,
         NUM_HEADS=num_heads,

@@ -2,7 +2,7 @@
 
 An item is a stretch of one request's keys. Its partial result is the attention over that stretch
 alone, with the logarithm of its weights' sum; ``combine_splits`` puts the items of a request
-together. This module holds the two ways to say what the items are, and runs nothing.
+together. This module holds the ways to say what the items are, and runs nothing.
 
 Shapes::
 
@@ -14,10 +14,19 @@ Shapes::
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 
-__all__ = ["FixedSplits", "PlannedSplits", "Splits", "item_tensors", "partials"]
+__all__ = [
+    "EvenSplits",
+    "FixedSplits",
+    "PlannedSplits",
+    "Splits",
+    "UnplannedSplits",
+    "item_tensors",
+    "partials",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +35,25 @@ class FixedSplits:
 
     split_len: int
     num_splits: int  # of the longest sequence
+
+    block: ClassVar[int] = 1
+
+    def capacity(self, num_reqs: int) -> int:
+        """Room for items."""
+        return num_reqs * self.num_splits
+
+
+@dataclasses.dataclass(frozen=True)
+class EvenSplits:
+    """At most so many equal stretches of each request, of whole blocks of keys.
+
+    How long they are, the device finds from the length of the request at that time: so a graph that
+    was captured for the longest texts keeps all processors busy with short ones, too.
+    """
+
+    num_splits: int
+    block: int
+    split_len: ClassVar[int] = 0  # what tells the kernels that it is to be found
 
     def capacity(self, num_reqs: int) -> int:
         """Room for items."""
@@ -52,7 +80,8 @@ class PlannedSplits:
         return int(self.item_req.shape[0])
 
 
-Splits = FixedSplits | PlannedSplits
+UnplannedSplits = FixedSplits | EvenSplits
+Splits = UnplannedSplits | PlannedSplits
 
 
 def partials(
@@ -77,11 +106,16 @@ def item_tensors(
     if isinstance(splits, PlannedSplits):
         return splits
     num_reqs, device = seq_lens.shape[0], seq_lens.device
-    each = torch.arange(splits.num_splits, device=device, dtype=torch.int32) * splits.split_len
-    start = each.repeat(num_reqs)
+    num_splits = splits.num_splits
     reqs = torch.arange(num_reqs, device=device, dtype=torch.int32)
-    reqs = reqs.repeat_interleave(splits.num_splits, output_size=start.shape[0])
-    stop = torch.minimum(start + splits.split_len, seq_lens[reqs])
+    reqs = reqs.repeat_interleave(num_splits, output_size=num_reqs * num_splits)
+    length = torch.full_like(reqs, splits.split_len)
+    if isinstance(splits, EvenSplits):
+        blocks = -(-seq_lens // (num_splits * splits.block))
+        length = (blocks * splits.block)[reqs]
+    number = torch.arange(num_splits, device=device, dtype=torch.int32).repeat(num_reqs)
+    start = number * length
+    stop = torch.minimum(start + length, seq_lens[reqs])
     used = start < stop
-    first = torch.arange(num_reqs + 1, device=device, dtype=torch.int32) * splits.num_splits
+    first = torch.arange(num_reqs + 1, device=device, dtype=torch.int32) * num_splits
     return PlannedSplits(torch.where(used, reqs, -1), start, stop, first)

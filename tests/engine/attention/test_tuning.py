@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sample_engine.attention.kernels.splits import EvenSplits, FixedSplits, item_tensors
 from tests.engine.support.attention import Shape
 
 pytest.importorskip("triton")
@@ -19,28 +20,53 @@ LLAMA = dataclasses.replace(Shape(32, 8, 128).spec, dtype=torch.bfloat16)
 @given(
     num_reqs=st.integers(1, 300),
     max_seq_len=st.integers(1, 200_000),
-    num_kv_heads=st.sampled_from([1, 2, 8]),
+    num_kv_heads=st.sampled_from([1, 2, 8, 40, 300]),
 )
-def test_splits_cover_the_longest_sequence_and_none_is_very_small(
+def test_all_processors_have_work_and_a_lone_request_no_more_than_begins_at_once(
     num_reqs: int, max_seq_len: int, num_kv_heads: int
 ) -> None:
     from sample_engine.attention.tuning import decode_config, splits_for
 
     config = decode_config(LLAMA, (9, 0))
     splits = splits_for(config, num_kv_heads, num_reqs, max_seq_len, 132)
-    assert splits.split_len * splits.num_splits >= max_seq_len
-    assert splits.split_len * (splits.num_splits - 1) < max_seq_len
-    assert splits.split_len % config.block_n == 0
-    assert splits.split_len >= 64
-    programs = num_reqs * num_kv_heads * splits.num_splits
-    assert programs >= 132 or splits.split_len == 64
+    assert isinstance(splits, EvenSplits)
+    assert splits.block % config.block_n == 0
+    assert num_reqs * num_kv_heads * splits.num_splits >= 132
+    assert num_kv_heads * splits.num_splits <= max(2 * 132, num_kv_heads)
 
 
-def test_one_long_sequence_keeps_all_processors_busy() -> None:
+@pytest.mark.parametrize(
+    ("num_reqs", "length", "pieces"),
+    [(1, 1024, 16), (1, 8192, 32), (1, 32768, 32), (48, 256, 1), (48, 16384, 6), (64, 8192, 4)],
+)
+def test_lone_texts_are_cut_for_all_processors_and_short_ones_in_company_are_left_whole(
+    num_reqs: int, length: int, pieces: int
+) -> None:
     from sample_engine.attention.tuning import decode_config, splits_for
 
-    splits = splits_for(decode_config(LLAMA, (9, 0)), 8, 1, 8192, 132)
-    assert 8 * splits.num_splits >= 132
+    splits = splits_for(decode_config(LLAMA, (9, 0)), 8, num_reqs, 100_000, 132)
+    lengths = torch.full((num_reqs,), length, dtype=torch.int32)
+    used = item_tensors(splits, lengths).item_req >= 0
+    assert used.sum() == num_reqs * pieces
+
+
+@given(
+    lengths=st.lists(st.integers(0, 5000), min_size=1, max_size=6),
+    num_splits=st.integers(1, 70),
+    block=st.sampled_from([16, 64]),
+)
+def test_even_splits_cover_each_request_and_are_whole_blocks_of_one_length(
+    lengths: list[int], num_splits: int, block: int
+) -> None:
+    plan = item_tensors(EvenSplits(num_splits, block), torch.tensor(lengths, dtype=torch.int32))
+    for index, length in enumerate(lengths):
+        mine = plan.item_req == index
+        start, stop = plan.item_start[mine].tolist(), plan.item_stop[mine].tolist()
+        assert [*start, length] == [0, *stop] if length else not start
+        sizes = [end - begin for begin, end in zip(start, stop, strict=True)]
+        assert all(size == sizes[0] and size % block == 0 for size in sizes[:-1])
+        assert len(sizes) <= num_splits
+        assert max(sizes, default=0) <= -(-length // (num_splits * block)) * block
 
 
 @given(num_reqs=st.integers(1, 64), max_seq_len=st.integers(1, 5000))
@@ -50,7 +76,8 @@ def test_with_float32_the_length_of_a_split_does_not_depend_on_the_batch(
     from sample_engine.attention.tuning import decode_config, splits_for
 
     config = decode_config(Shape().spec, (9, 0))
-    assert splits_for(config, 2, num_reqs, max_seq_len, 132).split_len == 256
+    splits = splits_for(config, 2, num_reqs, max_seq_len, 132)
+    assert splits == FixedSplits(256, -(-max_seq_len // 256))
 
 
 @pytest.mark.parametrize("capability", [None, (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)])

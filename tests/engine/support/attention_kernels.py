@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from sample_engine.attention.kernels.splits import (
+    EvenSplits,
     FixedSplits,
     PlannedSplits,
     Splits,
@@ -115,5 +116,6 @@ def planned(batch: Batch) -> PlannedSplits:
 SPLITS: dict[str, Callable[[Batch], Splits]] = {
     "one split": lambda batch: FixedSplits(64, 1),
     "splits of 16": lambda batch: FixedSplits(16, 3),
+    "three equal splits": lambda batch: EvenSplits(3, 16),
     "planned": planned,
 }

@@ -20,7 +20,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
-@pytest.mark.parametrize("splits", ["splits of 16", "planned"])
+@pytest.mark.parametrize("splits", ["splits of 16", "three equal splits", "planned"])
 def test_the_oracles_of_decode_make_the_same_parts(splits: str) -> None:
     from sample_engine.attention.kernels.combine_splits import combine_splits
     from sample_engine.attention.kernels.decode_paged import DecodeConfig, decode_paged
