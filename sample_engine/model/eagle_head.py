@@ -23,7 +23,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import cast
 
 import torch
@@ -126,8 +125,8 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         """Return the head's hidden states ``[T, C]``: for its logits, and for its next step."""
         cos, sin = self.angles(positions)
         x = torch.cat((self.embed_norm(embeddings), self.hidden_norm(hidden)), dim=-1)
-        mixed = self.self_attn(x, cos, sin, partial(attend, 0))
-        x, normed = self.post_attention_layernorm.of_sum(hidden, mixed)
+        out = attend(0, *self.self_attn.queries_keys_values(x, cos, sin))
+        x, normed = self.self_attn.added_and_normed(out, hidden, self.post_attention_layernorm)
         return cast(Tensor, self.mlp(normed, x))
 
     def compute_logits(

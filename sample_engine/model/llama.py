@@ -111,8 +111,10 @@ class Linear(nn.Linear):  # type: ignore[misc]  # torch is not followed
         norm: RMSNorm,
     ) -> tuple[Tensor, Tensor]:  # [T, out], [T, out]
         """Return ``residual + self(x)``, and that normed."""
-        total = self.added_to(residual, x)
-        return total, norm(total)
+        if self.training or torch.is_grad_enabled():
+            total = self.added_to(residual, x)
+            return total, norm(total)
+        return ops.linear_added_and_normed(x, self.weight, residual, norm.weight, norm.eps)
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -136,16 +138,6 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
             self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.o_proj = Linear(self.heads[0] * self.head_dim, size)
 
-    def forward(
-        self,
-        x: Tensor,  # [T, C]
-        cos: Tensor,  # [T, 1, D / 2]
-        sin: Tensor,  # [T, 1, D / 2]
-        attend: LayerAttend,
-    ) -> Tensor:
-        """Return what each token gathers from those it may see."""
-        return self.gathered(attend(*self.queries_keys_values(x, cos, sin)))
-
     def queries_keys_values(
         self,
         x: Tensor,  # [T, C]
@@ -159,12 +151,14 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
         q, k, v = qkv.split(self.heads, dim=1)
         return (*ops.rotate(self.q_norm(q), self.k_norm(k), cos, sin), v)
 
-    def gathered(
+    def added_and_normed(
         self,
         out: Tensor,  # [T, H, D], from attend
-    ) -> Tensor:
-        """Return the contribution ``[T, C]`` to the residual stream."""
-        return cast(Tensor, self.o_proj(out.reshape(out.shape[0], -1)))
+        stream: Tensor,  # [T, C]
+        norm: RMSNorm,
+    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+        """Return ``stream`` and what attention adds to it, and that normed."""
+        return self.o_proj.added_and_normed(stream, out.reshape(out.shape[0], -1), norm)
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -181,7 +175,7 @@ class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not followed
         stream: Tensor,  # [T, C]
     ) -> Tensor:
         """Return ``stream + down(silu(gate(x)) * up(x))``."""
-        return self.down_proj.added_to(stream, ops.silu_and_mul(self.gate_up_proj(x)))
+        return self.down_proj.added_to(stream, self._gated(x))
 
     def added_and_normed(
         self,
@@ -190,8 +184,15 @@ class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not followed
         norm: RMSNorm,
     ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
         """Return what a call does, and that normed."""
-        gated = ops.silu_and_mul(self.gate_up_proj(x))
-        return self.down_proj.added_and_normed(stream, gated, norm)
+        return self.down_proj.added_and_normed(stream, self._gated(x), norm)
+
+    def _gated(
+        self,
+        x: Tensor,  # [T, C]
+    ) -> Tensor:  # [T, intermediate size]
+        if self.training or torch.is_grad_enabled():
+            return ops.silu_and_mul(self.gate_up_proj(x))
+        return ops.linear_gated(x, self.gate_up_proj.weight)
 
 
 class DecoderLayer(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -236,7 +237,8 @@ class DecoderLayer(nn.Module):  # type: ignore[misc]  # torch is not followed
         norm: RMSNorm,
     ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
         """Return what a call does: the piece of the layer after ``attend``."""
-        x, normed = self.post_attention_layernorm.of_sum(x, self.self_attn.gathered(out))
+        norm_between = self.post_attention_layernorm
+        x, normed = self.self_attn.added_and_normed(out, x, norm_between)
         return self.mlp.added_and_normed(normed, x, norm)
 
 

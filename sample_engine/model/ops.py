@@ -9,15 +9,21 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sample_engine.model.kernels import reference
 
+if TYPE_CHECKING:
+    from sample_engine.model.kernels.linear import LinearConfig
+
 __all__ = [
     "add_rms_norm",
     "linear",
+    "linear_added_and_normed",
+    "linear_gated",
     "rms_norm",
     "rope_angles",
     "rotate",
@@ -120,17 +126,55 @@ def linear(
     residual: Tensor | None = None,  # [T, N]
 ) -> Tensor:  # [T, N]
     """``x @ weight.T``, plus ``residual``; of few tokens in our kernel, otherwise in cuBLAS."""
-    tensors = (x, weight) if residual is None else (x, weight, residual)
-    narrow = x.dtype in _NARROW and x.dim() == 2 and weight.is_contiguous()
-    if narrow and _in_kernels(*tensors):
-        from sample_engine.model.kernels import linear as kernels
-        from sample_engine.model.kernels import tuning
+    config = _config_of_linear(x, weight, *([] if residual is None else [residual]))
+    if config is None:
+        return reference.linear(x, weight, residual)
+    from sample_engine.model.kernels import linear as kernels
 
-        if x.shape[0] <= tuning.MOST_TOKENS:
-            config = tuning.linear_config(*weight.shape)
-            overlap = _overlap(x.device)
-            return kernels.linear(x, weight, residual, config=config, overlap=overlap)
-    return reference.linear(x, weight, residual)
+    return kernels.linear(x, weight, residual, config=config, overlap=_overlap(x.device))
+
+
+def linear_added_and_normed(
+    x: Tensor,  # [T, K]
+    weight: Tensor,  # [N, K]
+    residual: Tensor,  # [T, N]
+    norm: Tensor,  # [N]
+    eps: float,
+) -> tuple[Tensor, Tensor]:  # [T, N], [T, N]
+    """``x @ weight.T`` plus ``residual``, and that normed: of few tokens in two kernels."""
+    config = _config_of_linear(x, weight, residual, norm)
+    if config is None:
+        total = linear(x, weight, residual)
+        return total, rms_norm(total, norm, eps)
+    from sample_engine.model.kernels.linear import linear_parts
+    from sample_engine.model.kernels.rms_norm import add_parts_rms_norm
+
+    overlap = _overlap(x.device)
+    parts = linear_parts(x, weight, config=config, overlap=overlap)
+    return add_parts_rms_norm(residual, parts, norm, eps, overlap=overlap)
+
+
+def linear_gated(
+    x: Tensor,  # [T, K]
+    weight: Tensor,  # [2 * I, K]: gate and up
+) -> Tensor:  # [T, I]
+    """``silu_and_mul(x @ weight.T)``; of few tokens in one kernel."""
+    config = _config_of_linear(x, weight)
+    if config is None:
+        return silu_and_mul(linear(x, weight))
+    from sample_engine.model.kernels import linear as kernels
+
+    return kernels.linear_gated(x, weight, config=config, overlap=_overlap(x.device))
+
+
+def _config_of_linear(x: Tensor, weight: Tensor, *others: Tensor) -> LinearConfig | None:
+    """How our kernel computes a linear layer; ``None``: it does not, or is slower."""
+    narrow = x.dtype in _NARROW and x.dim() == 2 and weight.is_contiguous()
+    if not narrow or not _in_kernels(x, weight, *others):
+        return None
+    from sample_engine.model.kernels import tuning
+
+    return tuning.linear_config(*weight.shape) if x.shape[0] <= tuning.MOST_TOKENS else None
 
 
 def _in_kernels(*tensors: Tensor) -> bool:

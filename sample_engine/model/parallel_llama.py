@@ -55,23 +55,6 @@ class Collectives(Protocol):
         """
 
 
-class _NormOfSum(RMSNorm):
-    """A norm of what ranks add to the residual stream, a term each."""
-
-    def __init__(self, size: int, eps: float, ranks: Collectives) -> None:
-        super().__init__(size, eps)
-        self._ranks = ranks
-
-    def of_sum(
-        self,
-        x: Tensor,  # [T, C]
-        delta: Tensor,  # [T, C], this rank's term
-    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
-        """Return ``x`` and the sum over ranks, and that normed."""
-        found = self._ranks.sum_and_norm(delta, x, (self.weight, self.eps))
-        return super().of_sum(x, self._ranks.all_reduce(delta)) if found is None else found
-
-
 class _RowParallel(Linear):
     """A linear layer whose inputs are spread over the ranks; all of them get its result."""
 
@@ -144,9 +127,9 @@ class ParallelLlama(Llama):
         if self.lm_head is not None:
             self.lm_head = Linear(size, rows)
         for layer in self.layers:
-            # What the output projection of attention leaves is a term, which this norm sums.
-            layer.post_attention_layernorm = _NormOfSum(size, config.rms_norm_eps, ranks)
-            layer.mlp.down_proj = _RowParallel(layer.mlp.down_proj.in_features, size, ranks)
+            attention, mlp = layer.self_attn, layer.mlp
+            attention.o_proj = _RowParallel(attention.o_proj.in_features, size, ranks)
+            mlp.down_proj = _RowParallel(mlp.down_proj.in_features, size, ranks)
 
     def embedded(
         self,

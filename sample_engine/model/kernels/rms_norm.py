@@ -12,7 +12,7 @@ from sample_engine.kernels.common import jit, next_power_of_2
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import elements, rounded
 
-__all__ = ["add_rms_norm", "rms_norm"]
+__all__ = ["add_parts_rms_norm", "add_rms_norm", "rms_norm"]
 
 _PER_WARP = 512  # features
 
@@ -20,7 +20,7 @@ _PER_WARP = 512  # features
 @jit
 def _rms_norm_kernel(
     x_ptr: tl.tensor,  # [T, C]
-    delta_ptr: tl.tensor,  # [T, C], read with ADD alone
+    delta_ptr: tl.tensor,  # [T, C], read with ADD alone; with PARTS [PARTS, T, C] float32
     weight_ptr: tl.tensor,  # [C]
     sum_ptr: tl.tensor,  # [T, C], written with ADD alone
     out_ptr: tl.tensor,  # [T, C]
@@ -30,6 +30,7 @@ def _rms_norm_kernel(
     SIZE: tl.constexpr,
     SIZE_PAD: tl.constexpr,
     ADD: tl.constexpr,
+    PARTS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
     launch_early(OVERLAP)
@@ -40,8 +41,16 @@ def _rms_norm_kernel(
     weight = tl.load(weight_ptr + at, mask=ok, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + token * x_stride + at, mask=ok, other=0.0).to(tl.float32)
     if ADD:
-        delta = tl.load(delta_ptr + token * delta_stride + at, mask=ok, other=0.0)
-        total = (x + delta.to(tl.float32)).to(sum_ptr.dtype.element_ty)
+        delta = tl.zeros([SIZE_PAD], tl.float32)
+        if PARTS:
+            for part in tl.static_range(PARTS):
+                place = (part * tl.num_programs(0) + token) * delta_stride + at
+                delta += tl.load(delta_ptr + place, mask=ok, other=0.0)
+            delta = rounded(delta, sum_ptr)
+        else:
+            place = token * delta_stride + at
+            delta = tl.load(delta_ptr + place, mask=ok, other=0.0).to(tl.float32)
+        total = (x + delta).to(sum_ptr.dtype.element_ty)
         tl.store(sum_ptr + token * SIZE + at, total, mask=ok)
         x = total.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 0) / SIZE + eps)
@@ -72,9 +81,22 @@ def add_rms_norm(
     return _launch(x, delta, weight, eps, overlap)
 
 
+def add_parts_rms_norm(
+    x: torch.Tensor,  # [T, C]
+    parts: torch.Tensor,  # [P, T, C] float32, contiguous: of ``linear_parts``
+    weight: torch.Tensor,  # [C]
+    eps: float,
+    *,
+    overlap: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # [T, C], [T, C]
+    """``x`` and the sum of the parts, and that normed."""
+    assert parts.is_contiguous(), "parts lie as they were made"
+    return _launch(x, parts, weight, eps, overlap)
+
+
 def _launch(
     x: torch.Tensor,  # [T, C]
-    delta: torch.Tensor | None,  # [T, C]
+    delta: torch.Tensor | None,  # [T, C], or parts [P, T, C]
     weight: torch.Tensor,  # [C]
     eps: float,
     overlap: bool,
@@ -82,6 +104,7 @@ def _launch(
     num_tokens, x_stride = elements(x)
     size = x.shape[1]
     out = torch.empty((num_tokens, size), dtype=x.dtype, device=x.device)
+    parts = delta.shape[0] if delta is not None and delta.dim() == 3 else 0
     total = out if delta is None else torch.empty_like(out)
     if num_tokens:
         _rms_norm_kernel[(num_tokens,)](
@@ -91,11 +114,12 @@ def _launch(
             total,
             out,
             x_stride,
-            x_stride if delta is None else elements(delta)[1],
+            x_stride if delta is None else elements(delta[0] if parts else delta)[1],
             eps,
             SIZE=size,
             SIZE_PAD=next_power_of_2(size),
             ADD=delta is not None,
+            PARTS=parts,
             OVERLAP=overlap,
             num_warps=min(16, max(1, next_power_of_2(size) // _PER_WARP)),
             launch_pdl=overlap,

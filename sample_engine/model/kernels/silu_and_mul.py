@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton.language as tl
 
@@ -9,9 +11,15 @@ from sample_engine.kernels.common import jit
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import elements, rounded
 
-__all__ = ["silu_and_mul"]
+__all__ = ["gated", "silu_and_mul"]
 
 _BLOCK = 1024
+
+
+@jit
+def gated(gate: tl.tensor, up: tl.tensor, like: tl.tensor) -> Any:
+    """``silu(gate) * up`` of float32 values, for the dtype that ``like`` points to."""
+    return rounded(gate / (1.0 + tl.exp(-gate)), like) * up
 
 
 @jit
@@ -30,8 +38,8 @@ def _silu_and_mul_kernel(
     wait_for_inputs(OVERLAP)
     gate = tl.load(x_ptr + token * x_stride + at, mask=ok, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + token * x_stride + size + at, mask=ok, other=0.0).to(tl.float32)
-    gate = rounded(gate / (1.0 + tl.exp(-gate)), out_ptr)
-    tl.store(out_ptr + token * size + at, (gate * up).to(out_ptr.dtype.element_ty), mask=ok)
+    out = gated(gate, up, out_ptr)
+    tl.store(out_ptr + token * size + at, out.to(out_ptr.dtype.element_ty), mask=ok)
 
 
 def silu_and_mul(

@@ -113,6 +113,27 @@ def test_a_linear_layer_is_exact_and_a_token_gets_the_same_in_any_company(
             assert torch.equal(ops.linear(x[number : number + 1], weight), out[number : number + 1])
 
 
+@pytest.mark.usefixtures("overlap_is", "no_torch")
+@with_overlap
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_kernels_of_two_operations_have_the_bits_of_one_after_the_other(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    weight, norm = _random(*shape, dtype=dtype, seed=1), _random(shape[0], dtype=dtype, seed=3)
+    for number in (1, 5, 16):
+        x, residual = (_random(number, n, dtype=dtype, seed=2) for n in reversed(shape))
+
+        with torch.inference_mode():
+            total, normed = ops.linear_added_and_normed(x, weight, residual, norm, 1e-5)
+            expected = ops.linear(x, weight, residual)
+            assert torch.equal(total, expected)
+            assert torch.equal(normed, ops.rms_norm(expected, norm, 1e-5))
+            if shape[0] % 2 == 0:
+                both = ops.linear(x, weight)
+                assert torch.equal(ops.linear_gated(x, weight), ops.silu_and_mul(both))
+
+
 def _model(config: LlamaConfig, dtype: torch.dtype) -> Llama:
     model = random_llama(config)
     model.to("cuda", dtype)
