@@ -8,6 +8,7 @@ or, where steps are asynchronous, one step back.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,14 @@ from sample_engine.batch.step_under_way import StepUnderWay
 from sample_engine.batch.token_readout import TokenReadout, TokensUnderWay
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.device.resolve import resolve
-from sample_engine.errors import ConfigError
+from sample_engine.errors import ConfigError, GraphCaptureError
+from sample_engine.graphs.choice_graphs import ChoiceGraphs
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.execution import GraphExecution, execution_for
 from sample_engine.graphs.model_graphs import ModelGraphs, allowed_mode
 from sample_engine.graphs.piecewise import AttendInto
 from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, num_blocks_on_gpu
+from sample_engine.model import ops
 from sample_engine.model.loading import load_model, read_config
 from sample_engine.model.shards import config_of_shard
 from sample_engine.parallel.place import RankPlace
@@ -43,13 +46,15 @@ from sample_engine.sampling import finite_rows, sample
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
-from sample_engine.speculate.step_graphs import StepGraphs, capture_steps
+from sample_engine.speculate.step_graphs import StepGraphs
 
 if TYPE_CHECKING:
     from sample_engine.model.llama import Llama
     from sample_engine.parallel.group import RankGroup
 
 __all__ = ["ForwardOutput", "ModelRunner"]
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +105,7 @@ class ModelRunner:
             self._graph_execution = execution_for(self.device)
         self.graphs: ModelGraphs | None = None  # see capture_graphs
         self.step_graphs: StepGraphs | None = None
+        self.choice_graphs: ChoiceGraphs | None = None
         self.model = self._load_model()
         self.speculator, self.draft_state = self._speculator()
         self.inputs = InputBatch(
@@ -164,9 +170,15 @@ class ModelRunner:
             result = self.step_graphs.run(self.speculator, desc, batch, inputs)
             if result is not None:
                 return StepUnderWay(batch, result)
+        if self.choice_graphs is not None:
+            found = self.choice_graphs.run(desc, batch, inputs)
+            if found is not None:
+                return StepUnderWay(batch, tokens=self._tokens(batch, inputs, *found))
         logits = self._logits(inputs, output)
         if self.speculator is None or self.draft_state is None:
-            tokens = self._tokens(batch, inputs, logits) if inputs.num_sampled else None
+            tokens = None
+            if inputs.num_sampled:
+                tokens = self._tokens(batch, inputs, *self._choice(inputs, logits))
             asked = any(part.request.params.logprobs is not None for part in batch.requests)
             return StepUnderWay(batch, tokens=tokens, logits=logits if asked else None)
         result = finish_step(
@@ -242,13 +254,28 @@ class ModelRunner:
             hidden = output.hidden[inputs.sampled_rows]
         return self.model.compute_logits(hidden)
 
-    def _tokens(
-        self, batch: ScheduledBatch, inputs: ModelInput, logits: torch.Tensor
-    ) -> TokensUnderWay:
-        """Sample; while the device is at work the next step is written, or scheduled even."""
+    def _choice(
+        self,
+        inputs: ModelInput,
+        logits: torch.Tensor,  # [N, V] float32
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # [N] int64, [N] int64
+        """The tokens that are chosen, and what is told of them: that a row is not finite, or it."""
+        if inputs.sampling is None:
+            chosen, told = ops.greedy(logits, NOT_FINITE)
+            return chosen, told
         chosen = sample(logits, inputs.sampling)
+        return chosen, torch.where(finite_rows(logits), chosen, NOT_FINITE)
+
+    def _tokens(
+        self,
+        batch: ScheduledBatch,
+        inputs: ModelInput,
+        chosen: torch.Tensor,  # [N] int64
+        told: torch.Tensor,  # [N] int64
+    ) -> TokensUnderWay:
+        """Read tokens; while the device is at work the next step is written, or scheduled even."""
         # The flag of a row travels with its token; the next step's inputs need a real one.
-        tokens = self._readout.start(torch.where(finite_rows(logits), chosen, NOT_FINITE))
+        tokens = self._readout.start(told)
         if self.config.async_scheduling:
             self.inputs.keep_sampled(batch, chosen)
         else:
@@ -280,17 +307,26 @@ class ModelRunner:
         states = graphs.capture(self)
         if self.speculator is not None:
             self.speculator.capture_graphs(graphs, states)
-        wished = speculative is not None and speculative.step_graphs
-        # Of several ranks the logits are gathered between: that stays outside of these graphs.
-        if wished and self.ranks is None and self.speculator and self.draft_state is not None:
-            self.step_graphs = capture_steps(
-                graphs,
-                self.model.compute_logits,
-                self.draft_state,
-                self.speculator,
-                config.max_num_seqs,
-            )
         self.graphs = graphs
+        if self.ranks is None:  # of several the logits are gathered between: that is not captured
+            try:
+                self._capture_what_follows(graphs)
+            except GraphCaptureError as error:
+                _logger.warning(
+                    "Sampling, verification and drafts run without a graph of their own, which is "
+                    "slower: %s",
+                    error,
+                )
+
+    def _capture_what_follows(self, graphs: ModelGraphs) -> None:
+        """Capture logits and what is done with them, for steps of decodes."""
+        compute_logits, speculative = self.model.compute_logits, self.config.speculative
+        if self.speculator is None or self.draft_state is None or speculative is None:
+            self.choice_graphs = ChoiceGraphs(graphs, compute_logits)
+        elif speculative.step_graphs:
+            self.step_graphs = StepGraphs(
+                graphs, compute_logits, self.draft_state, self.speculator, self.config.max_num_seqs
+            )
 
     def _dispatch(self, batch: ScheduledBatch) -> BatchExecutionDescriptor:
         counts = [part.count for part in batch.requests]

@@ -126,6 +126,15 @@ class ModelGraphs:
             aux_layers,
         )
 
+    def manager_of_what_follows(self) -> CudaGraphManager:
+        """A manager of graphs that are replayed after the FULL ones, in the same pool."""
+        return CudaGraphManager(
+            [desc for desc in self.manager.descs if desc.cg_mode is CUDAGraphMode.FULL],
+            self.manager.execution,
+            pool=self.manager.pool,
+            show_progress=self.manager.show_progress,
+        )
+
     def capture(
         self, forward_pass: ForwardPass
     ) -> dict[BatchExecutionDescriptor, AttentionStatePair]:

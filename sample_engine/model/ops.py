@@ -1,5 +1,6 @@
-"""The operations of a layer: computed by our kernels on a GPU, by plain torch everywhere else.
+"""The operations of a layer, and of the choice of tokens after the last one.
 
+They are computed by our kernels on a GPU, by plain torch everywhere else.
 Torch it is on a CPU, where gradients are wanted, under ``torch.compile``, for mixed dtypes and
 without Triton. Shapes: ``T`` tokens of this call, packed.
 """
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_rms_norm",
+    "argmax",
+    "greedy",
     "linear",
     "linear_added_and_normed",
     "linear_gated",
@@ -165,6 +168,30 @@ def linear_gated(
     from sample_engine.model.kernels import linear as kernels
 
     return kernels.linear_gated(x, weight, config=config, overlap=_overlap(x.device))
+
+
+def greedy(
+    logits: Tensor,  # [N, V] float32
+    instead: int,
+) -> Tensor:  # [2, N] int64
+    """The most likely token of each row; below it the same, or ``instead``.
+
+    ``instead`` it is of rows with a NaN or an infinity. Of equal logits the first one counts.
+    """
+    if logits.dtype != torch.float32 or not _in_kernels(logits):
+        return reference.greedy(logits, instead)
+    from sample_engine.model.kernels import greedy as kernels
+
+    return kernels.greedy(logits, instead, overlap=_overlap(logits.device))
+
+
+def argmax(
+    logits: Tensor,  # [N, V] float32
+) -> Tensor:  # [N] int64
+    """The most likely token of each row, the first one of equal logits."""
+    if logits.dtype != torch.float32 or not _in_kernels(logits):
+        return logits.argmax(dim=-1)
+    return greedy(logits, 0)[0]
 
 
 def _config_of_linear(x: Tensor, weight: Tensor, *others: Tensor) -> LinearConfig | None:

@@ -23,6 +23,7 @@ import torch
 from sample_engine.batch.draft_tensors import RequestSampling, Unverified, Verdict
 from sample_engine.batch.scheduled_batch import NOT_FINITE
 from sample_engine.config import REJECTION_METHODS
+from sample_engine.model import ops
 from sample_engine.sampling import (
     Purpose,
     SamplingTensors,
@@ -57,9 +58,11 @@ def verify(
     rows = (unverified.first_rows.unsqueeze(-1) + place).clamp_(max=logits.shape[0] - 1)
     exists = (place[:-1] < unverified.num_drafts.unsqueeze(-1)) & samples.unsqueeze(-1)
     if sampling is None:
-        choice = logits.argmax(dim=-1)
+        choice, told = ops.greedy(logits, NOT_FINITE)
+        finite = choice == told
         right = choice[rows[:, :-1]] == drafts
     else:
+        finite = finite_rows(logits)
         slot = _slots(rows, unverified, logits.shape[0])
         how = _of_rows(sampling, unverified, slot)
         if method == "strict":
@@ -73,7 +76,7 @@ def verify(
     tokens = choice[rows]
     accepted_here = place[:-1] < num_accepted.unsqueeze(-1)
     tokens[:, :-1] = torch.where(accepted_here, drafts, tokens[:, :-1])
-    tokens = torch.where(finite_rows(logits)[rows], tokens, NOT_FINITE)
+    tokens = torch.where(finite[rows], tokens, NOT_FINITE)
     return Verdict(tokens.masked_fill_(place >= num_sampled.unsqueeze(-1), -1), num_sampled)
 
 

@@ -8,7 +8,6 @@ same functions (``step``) without a graph.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import torch
@@ -17,9 +16,7 @@ from sample_engine.batch.draft_state import DraftState
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.config import CUDAGraphMode
-from sample_engine.errors import GraphCaptureError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.graphs.manager import CudaGraphManager
 from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.state import AttentionState, ForwardFn
 from sample_engine.speculate.interface import Speculator
@@ -30,28 +27,9 @@ from sample_engine.speculate.step import (
     verify_and_draft,
 )
 
-__all__ = ["StepGraphs", "capture_steps"]
+__all__ = ["StepGraphs"]
 
 ComputeLogits = Callable[[torch.Tensor], torch.Tensor]
-
-_logger = logging.getLogger(__name__)
-
-
-def capture_steps(
-    model: ModelGraphs,
-    compute_logits: ComputeLogits,  # [N, C] to [N, V] float32
-    state: DraftState,
-    speculator: Speculator,
-    max_num_seqs: int,
-) -> StepGraphs | None:
-    """Capture them; None, and a warning, where that fails: steps then go on without."""
-    try:
-        return StepGraphs(model, compute_logits, state, speculator, max_num_seqs)
-    except GraphCaptureError as error:
-        _logger.warning(
-            "Verification and drafts run without a graph of their own, which is slower: %s", error
-        )
-        return None
 
 
 class StepGraphs:
@@ -67,13 +45,7 @@ class StepGraphs:
     ) -> None:
         self._speculator = speculator
         self._k = speculator.num_speculative_tokens
-        manager = model.manager
-        self.manager = CudaGraphManager(
-            [desc for desc in manager.descs if desc.cg_mode is CUDAGraphMode.FULL],
-            manager.execution,
-            pool=manager.pool,
-            show_progress=manager.show_progress,
-        )
+        self.manager = model.manager_of_what_follows()
         on_gpu = state.texts.is_cuda
         columns = 2 * self._k + 2
         self._width = columns  # of what a step leaves: known once one was captured

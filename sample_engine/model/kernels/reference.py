@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sample_engine.sampling import finite_rows
+
 __all__ = [
     "add_rms_norm",
+    "greedy",
     "linear",
     "rms_norm",
     "rope_angles",
@@ -131,3 +134,12 @@ def linear(
         return out
     in_place = residual.dtype == out.dtype and not torch.is_grad_enabled()
     return out.add_(residual) if in_place else residual + out
+
+
+def greedy(
+    logits: Tensor,  # [N, V] float32
+    instead: int,
+) -> Tensor:  # [2, N] int64
+    """The most likely token of each row; below it the same, or ``instead`` of a row with a NaN."""
+    chosen = logits.argmax(dim=-1)
+    return torch.stack((chosen, torch.where(finite_rows(logits), chosen, instead)))

@@ -35,6 +35,7 @@ from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.state import AttentionStatePair
 from sample_engine.kv_cache.memory import allocate_caches, bytes_per_block
+from sample_engine.model import ops
 from sample_engine.model.eagle_head import EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head
@@ -240,7 +241,7 @@ class EagleSpeculator(Speculator):
         """
         head = self.passes.head
         if state.sampling is None:
-            return head.token_ids(logits.argmax(dim=-1)), None
+            return head.token_ids(ops.argmax(logits)), None
         how = SamplingTensors(
             temperature=state.sampling.temperature,
             top_k=state.sampling.top_k,

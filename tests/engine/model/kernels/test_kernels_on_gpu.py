@@ -134,6 +134,25 @@ def test_kernels_of_two_operations_have_the_bits_of_one_after_the_other(
                 assert torch.equal(ops.linear_gated(x, weight), ops.silu_and_mul(both))
 
 
+@pytest.mark.usefixtures("overlap_is", "no_torch")
+@with_overlap
+@pytest.mark.parametrize("size", [7, 300, 4097, 128_256])
+def test_a_greedy_choice_is_torchs_and_rows_that_are_not_finite_are_told(size: int) -> None:
+    logits = _random(33, size, dtype=torch.float32)
+    logits[1], logits[2] = logits[1].round(), 0.0
+    with torch.inference_mode():
+        chosen, told = ops.greedy(logits, -7)
+        assert torch.equal(chosen, logits.argmax(-1))
+        assert torch.equal(told, chosen)
+        assert torch.equal(ops.argmax(logits[:1]), chosen[:1])
+        for row, number in ((0, torch.nan), (4, torch.inf), (32, -torch.inf)):
+            logits[row, size // 2] = number
+        found, told_then = ops.greedy(logits, -7)
+    bad = torch.tensor([row in (0, 4, 32) for row in range(33)], device="cuda")
+    assert torch.equal(told_then, torch.where(bad, -7, chosen))
+    assert ((found >= 0) & (found < size)).all()
+
+
 def _model(config: LlamaConfig, dtype: torch.dtype) -> Llama:
     model = random_llama(config)
     model.to("cuda", dtype)
