@@ -44,8 +44,6 @@ def _combine_splits_kernel(
     req = tl.program_id(1) // max_query_len
     token = tl.load(query_start_ptr + req)
     num_queries = tl.load(query_start_ptr + req + 1) - token
-    if (row >= num_queries) | (num_queries > max_query_len):
-        return
     if PLANNED:
         first = tl.load(first_item_ptr + req)
         count = tl.load(first_item_ptr + req + 1) - first
@@ -54,7 +52,7 @@ def _combine_splits_kernel(
         num_keys = tl.load(seq_len_ptr + req)
         length = split_length(num_keys, num_splits, split_len, split_block)
         count = (num_keys + length - 1) // tl.maximum(length, 1)
-    if count <= 1:
+    if (row >= num_queries) | (num_queries > max_query_len) | (count <= 1):
         return
     dims = tl.arange(0, HEAD_PAD)[None, :]
     items = tl.arange(0, AT_A_TIME)

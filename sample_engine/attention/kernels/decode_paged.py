@@ -226,11 +226,13 @@ def _decode_paged_kernel(
         seq_len_ptr, item_req_ptr, item_start_ptr, item_stop_ptr, first_item_ptr, num_splits,
         split_len, split_block, PLANNED,
     )  # fmt: skip
-    if (req < 0) | (start >= stop):
-        return
-    token = tl.load(query_start_ptr + req)
-    num_queries = tl.load(query_start_ptr + req + 1) - token
-    if (num_queries == 0) | (num_queries > max_query_len):
+    # All that is to be looked up is asked for before the first of it is waited for.
+    used = tl.maximum(req, 0)
+    token = tl.load(query_start_ptr + used)
+    num_queries = tl.load(query_start_ptr + used + 1) - token
+    num_keys = tl.load(seq_len_ptr + used)
+    unserved = (num_queries == 0) | (num_queries > max_query_len)
+    if (req < 0) | (start >= stop) | unserved:
         return
     at = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, HEAD_PAD)[None, :]
@@ -238,7 +240,7 @@ def _decode_paged_kernel(
     mask = (row < num_queries)[:, None] & (dims < HEAD_DIM)
     place = (token + row).to(tl.int64) * query_stride + head * HEAD_DIM
     query = tl.load(query_ptr + place[:, None] + dims, mask=mask, other=0.0)
-    limit = tl.load(seq_len_ptr + req) - num_queries + row
+    limit = num_keys - num_queries + row
     acc, total, peak = _take_keys(
         query, key_ptr, value_ptr, block_table_ptr + req.to(tl.int64) * table_stride, limit, start,
         stop, tl.program_id(0), block_stride, token_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_M,

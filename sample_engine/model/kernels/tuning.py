@@ -21,10 +21,10 @@ OVERLAP = True
 _BY_SHAPE: Mapping[tuple[int, int], LinearConfig] = MappingProxyType(
     {
         # Llama 3 8B
-        (6144, 4096): LinearConfig(block_n=16, block_k=128, num_warps=2, num_stages=8),
-        (4096, 4096): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
-        (28672, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
-        (4096, 14336): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
+        (6144, 4096): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=4),
+        (4096, 4096): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=4, split=2),
+        (28672, 4096): LinearConfig(64, 128, num_warps=4, num_stages=4, ahead=128),
+        (4096, 14336): LinearConfig(64, 256, num_warps=4, num_stages=3, split=2, ahead=256),
         (128256, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
         # one of two ranks
         (3072, 4096): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
