@@ -34,6 +34,8 @@ __all__ = ["DraftState"]
 
 _LARGEST_FLOAT32 = 3.0e38
 _LARGEST_TOP_K = 1 << 31
+_MOST_VIEWS = 256
+_OF_REQUESTS = ("rows", "lengths", "num_drafts", "first_rows", "samples", "token_ids")
 
 
 class DraftState:
@@ -68,6 +70,7 @@ class DraftState:
             "token_rows": (torch.int64, (max_tokens,)),
         }
         self._fields = PackedFields(fields, device)
+        self._views: dict[tuple[int, int], StepDrafts] = {}
         self._places = torch.arange(num_drafts + 1, device=device)
 
     def give_row(self, row: int, request: Request) -> None:
@@ -92,25 +95,29 @@ class DraftState:
         greedy = self._write_sampling(batch)
         self._fields.push()
         sampling = None if greedy else self._sampling(len(parts), padded_reqs)
-        return dataclasses.replace(self._views(padded_reqs, padded_tokens), sampling=sampling)
+        views = self._views_of(padded_reqs, padded_tokens)
+        return views if sampling is None else dataclasses.replace(views, sampling=sampling)
 
     def fill_with_dummy(self, num_reqs: int, num_tokens: int) -> StepDrafts:
         """Write down a greedy step of nobody's requests, to capture a graph with."""
         self._pad_requests(0, num_reqs)
         self._fields.numpy["token_rows"][:num_tokens] = self._nobody
         self._fields.push()
-        return self._views(num_reqs, num_tokens)
+        return self._views_of(num_reqs, num_tokens)
 
-    def _views(self, padded_reqs: int, padded_tokens: int) -> StepDrafts:
-        device = self._fields.device
-        return StepDrafts(
-            **{
-                name: device[name][:padded_reqs]
-                for name in ("rows", "lengths", "num_drafts", "first_rows", "samples", "token_ids")
-            },
-            token_rows=device["token_rows"][:padded_tokens],
-            sampling=None,
-        )
+    def _views_of(self, padded_reqs: int, padded_tokens: int) -> StepDrafts:
+        """A greedy step of this size. Decode steps have few sizes, so they are kept."""
+        views = self._views.get((padded_reqs, padded_tokens))
+        if views is None:
+            if len(self._views) == _MOST_VIEWS:
+                self._views.clear()
+            device = self._fields.device
+            views = self._views[padded_reqs, padded_tokens] = StepDrafts(
+                **{name: device[name][:padded_reqs] for name in _OF_REQUESTS},
+                token_rows=device["token_rows"][:padded_tokens],
+                sampling=None,
+            )
+        return views
 
     def _write_requests(self, batch: ScheduledBatch, rows: Sequence[int], padded_reqs: int) -> None:
         fields, parts = self._fields.numpy, batch.requests

@@ -37,6 +37,7 @@ class OutputBuffers:
 
         self.hidden = rows()  # [M, C]
         self.aux = [rows() for _ in range(num_aux)]  # [M, C] each
+        self._views: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
     def store(
         self,
@@ -50,7 +51,11 @@ class OutputBuffers:
 
     def of(self, num_tokens: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The results of a pass of so many tokens, until the next one."""
-        return self.hidden[:num_tokens], [each[:num_tokens] for each in self.aux]
+        views = self._views.get(num_tokens)  # graphs have few sizes
+        if views is None:
+            views = self.hidden[:num_tokens], [each[:num_tokens] for each in self.aux]
+            self._views[num_tokens] = views
+        return views
 
 
 class PieceBuffers:
