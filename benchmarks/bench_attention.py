@@ -261,6 +261,7 @@ def replayed(results: Results, name: str) -> None:
 
 
 def _replay(work: Work, case: DecodeCase) -> Work:
+    """The same work from a graph. What ``lazy_plan`` plans was planned before its capture."""
     graph = graph_of(work)
 
     def replay() -> torch.Tensor:

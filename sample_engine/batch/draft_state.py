@@ -25,7 +25,7 @@ from sample_engine.batch.draft_tensors import (
     Unverified,
     Verdict,
 )
-from sample_engine.batch.input_buffers import PackedFields
+from sample_engine.batch.input_buffers import KeptViews, PackedFields
 from sample_engine.batch.request import Request
 from sample_engine.batch.scheduled_batch import ScheduledBatch
 from sample_engine.sampling import seed_keys
@@ -34,8 +34,6 @@ __all__ = ["DraftState"]
 
 _LARGEST_FLOAT32 = 3.0e38
 _LARGEST_TOP_K = 1 << 31
-_MOST_VIEWS = 256
-_OF_REQUESTS = ("rows", "lengths", "num_drafts", "first_rows", "samples", "token_ids")
 
 
 class DraftState:
@@ -70,7 +68,7 @@ class DraftState:
             "token_rows": (torch.int64, (max_tokens,)),
         }
         self._fields = PackedFields(fields, device)
-        self._views: dict[tuple[int, int], StepDrafts] = {}
+        self._views: KeptViews[tuple[int, int], StepDrafts] = KeptViews()
         self._places = torch.arange(num_drafts + 1, device=device)
 
     def give_row(self, row: int, request: Request) -> None:
@@ -106,18 +104,22 @@ class DraftState:
         return self._views_of(num_reqs, num_tokens)
 
     def _views_of(self, padded_reqs: int, padded_tokens: int) -> StepDrafts:
-        """A greedy step of this size. Decode steps have few sizes, so they are kept."""
-        views = self._views.get((padded_reqs, padded_tokens))
-        if views is None:
-            if len(self._views) == _MOST_VIEWS:
-                self._views.clear()
+        """A greedy step of this size."""
+
+        def cut() -> StepDrafts:
             device = self._fields.device
-            views = self._views[padded_reqs, padded_tokens] = StepDrafts(
-                **{name: device[name][:padded_reqs] for name in _OF_REQUESTS},
+            return StepDrafts(
+                **{
+                    name: device[name][:padded_reqs]
+                    for name in (
+                        "rows", "lengths", "num_drafts", "first_rows", "samples", "token_ids"
+                    )
+                },
                 token_rows=device["token_rows"][:padded_tokens],
                 sampling=None,
-            )
-        return views
+            )  # fmt: skip
+
+        return self._views.of((padded_reqs, padded_tokens), cut)
 
     def _write_requests(self, batch: ScheduledBatch, rows: Sequence[int], padded_reqs: int) -> None:
         fields, parts = self._fields.numpy, batch.requests

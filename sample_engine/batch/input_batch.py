@@ -22,7 +22,7 @@ import torch
 from sample_engine.attention.interface import PAD_SLOT_ID
 from sample_engine.batch.block_tables import BlockTables
 from sample_engine.batch.draft_state import DraftState
-from sample_engine.batch.input_buffers import InputBuffers
+from sample_engine.batch.input_buffers import InputBuffers, KeptViews
 from sample_engine.batch.model_input import ModelInput, common_of
 from sample_engine.batch.request import NULL_BLOCK, Request, RequestStatus
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
@@ -31,7 +31,6 @@ from sample_engine.sampling import SamplingTensors, noise_keys, seed_keys
 __all__ = ["InputBatch"]
 
 _Ints = npt.NDArray[np.int64]
-_MOST_VIEWS = 256
 _LARGEST_FLOAT32 = 3.0e38
 _LARGEST_TOP_K = 1 << 31
 
@@ -80,7 +79,7 @@ class InputBatch:
         self._free_rows = list(range(max_num_seqs))[::-1]
         self._drafts = drafts
         self._pushed_table: tuple[int, list[int]] = (-1, [])
-        self._views: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+        self._views: KeptViews[tuple[int, int], dict[str, torch.Tensor]] = KeptViews()
         self._foreseen: _Foreseen | None = None
         self._sampled: tuple[torch.Tensor, dict[int, int]] | None = None
 
@@ -348,13 +347,11 @@ class InputBatch:
         )
 
     def _views_of(self, padded_reqs: int, padded_tokens: int) -> dict[str, torch.Tensor]:
-        """The buffers cut to a batch's size. Decode steps have few sizes, so they are kept."""
-        views = self._views.get((padded_reqs, padded_tokens))
-        if views is None:
-            if len(self._views) == _MOST_VIEWS:
-                self._views.clear()
+        """The buffers cut to a batch's size."""
+
+        def cut() -> dict[str, torch.Tensor]:
             device, host = self.buffers.step.device, self.buffers.step.host
-            views = self._views[padded_reqs, padded_tokens] = {
+            return {
                 "input_ids": device["input_ids"][:padded_tokens],
                 "positions": device["positions"][:padded_tokens],
                 "slot_mapping": device["slot_mapping"][:padded_tokens],
@@ -364,7 +361,8 @@ class InputBatch:
                 "query_start_loc_cpu": host["query_start_loc"][: padded_reqs + 1],
                 "seq_lens_cpu": host["seq_lens"][:padded_reqs],
             }
-        return views
+
+        return self._views.of((padded_reqs, padded_tokens), cut)
 
 
 def _signature(batch: ScheduledBatch) -> list[tuple[int, int, int, int]]:

@@ -6,16 +6,39 @@ them to the device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["InputBuffers", "PackedFields"]
+__all__ = ["InputBuffers", "KeptViews", "PackedFields"]
 
 _ALIGNMENT = 256  # bytes; what device memory is aligned to, so that kernels may rely on it
+_MOST_VIEWS = 256
+
+Size = TypeVar("Size")
+Views = TypeVar("Views")
+
+
+class KeptViews(Generic[Size, Views]):
+    """The views of buffers that are cut to a batch's size, as they were made for it first.
+
+    Decode steps have few sizes, and a graph has one.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Size, Views] = {}
+
+    def of(self, size: Size, make: Callable[[], Views]) -> Views:
+        """Return those of a size; ``make`` makes them."""
+        views = self._kept.get(size)
+        if views is None:
+            if len(self._kept) == _MOST_VIEWS:
+                self._kept.clear()
+            views = self._kept[size] = make()
+        return views
 
 
 class PackedFields:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 
 from sample_engine.attention.interface import AttentionSpec
+from sample_engine.batch.input_buffers import KeptViews
 
 __all__ = ["OutputBuffers", "PieceBuffers"]
 
@@ -37,7 +38,7 @@ class OutputBuffers:
 
         self.hidden = rows()  # [M, C]
         self.aux = [rows() for _ in range(num_aux)]  # [M, C] each
-        self._views: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self._views: KeptViews[int, tuple[torch.Tensor, list[torch.Tensor]]] = KeptViews()
 
     def store(
         self,
@@ -51,11 +52,11 @@ class OutputBuffers:
 
     def of(self, num_tokens: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The results of a pass of so many tokens, until the next one."""
-        views = self._views.get(num_tokens)  # graphs have few sizes
-        if views is None:
-            views = self.hidden[:num_tokens], [each[:num_tokens] for each in self.aux]
-            self._views[num_tokens] = views
-        return views
+
+        def cut() -> tuple[torch.Tensor, list[torch.Tensor]]:
+            return self.hidden[:num_tokens], [each[:num_tokens] for each in self.aux]
+
+        return self._views.of(num_tokens, cut)
 
 
 class PieceBuffers:

@@ -39,6 +39,11 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 LayerAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
+def _is_looked_at(module: nn.Module) -> bool:
+    """Whether somebody may want what single layers give: gradients, or a training's hooks."""
+    return bool(module.training or torch.is_grad_enabled())
+
+
 class RMSNorm(nn.Module):  # type: ignore[misc]  # torch is not followed
     """Scales each token to a root mean square of one, computed in float32."""
 
@@ -100,7 +105,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # torch is not followed
         x: Tensor,  # [T, in]
     ) -> Tensor:
         """Return ``residual + self(x)``, in one go where nobody looks at ``self(x)``."""
-        if self.training or torch.is_grad_enabled():
+        if _is_looked_at(self):
             return cast(Tensor, residual + self(x))
         return ops.linear(x, self.weight, residual)
 
@@ -111,7 +116,7 @@ class Linear(nn.Linear):  # type: ignore[misc]  # torch is not followed
         norm: RMSNorm,
     ) -> tuple[Tensor, Tensor]:  # [T, out], [T, out]
         """Return ``residual + self(x)``, and that normed."""
-        if self.training or torch.is_grad_enabled():
+        if _is_looked_at(self):
             total = self.added_to(residual, x)
             return total, norm(total)
         return ops.linear_added_and_normed(x, self.weight, residual, norm.weight, norm.eps)
@@ -190,7 +195,7 @@ class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not followed
         self,
         x: Tensor,  # [T, C]
     ) -> Tensor:  # [T, intermediate size]
-        if self.training or torch.is_grad_enabled():
+        if _is_looked_at(self):
             return ops.silu_and_mul(self.gate_up_proj(x))
         return ops.linear_gated(x, self.gate_up_proj.weight)
 

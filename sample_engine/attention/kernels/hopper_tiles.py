@@ -27,7 +27,6 @@ __all__ = [
     "barriers",
     "blocks_of",
     "end_tiles",
-    "field",
     "gluon_jit",
     "of_request",
     "place_of",
@@ -100,7 +99,7 @@ def _put(fields: gl.tensor, slot: gl.tensor, FIELD: gl.constexpr, number: gl.ten
 
 
 @gluon_jit
-def field(fields: gl.tensor, slot: gl.tensor, FIELD: gl.constexpr) -> Any:
+def _get(fields: gl.tensor, slot: gl.tensor, FIELD: gl.constexpr) -> Any:
     """A number of a slot."""
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     return gl.max(fields.index(slot * FIELDS + FIELD).load(ONE), 0)
@@ -142,8 +141,8 @@ def read(slots: gl.tensor, turn: gl.tensor) -> Any:
     fields, written, _ = slots
     slot = turn % SLOTS
     mbarrier.wait(written.index(slot), turn // SLOTS & 1)
-    row, num_queries = field(fields, slot, _ROW), field(fields, slot, _NUM_QUERIES)
-    return row, num_queries, field(fields, slot, _NUM_KEYS)
+    row, num_queries = _get(fields, slot, _ROW), _get(fields, slot, _NUM_QUERIES)
+    return row, num_queries, _get(fields, slot, _NUM_KEYS)
 
 
 @gluon_jit
@@ -151,7 +150,7 @@ def release(slots: gl.tensor, turn: gl.tensor) -> Any:
     """The rest of a tile, head, first token and origin; its slot may then be written again."""
     fields, _, free = slots
     slot = turn % SLOTS
-    head, token = field(fields, slot, _HEAD), field(fields, slot, _TOKEN)
-    origin = field(fields, slot, _ORIGIN)
+    head, token = _get(fields, slot, _HEAD), _get(fields, slot, _TOKEN)
+    origin = _get(fields, slot, _ORIGIN)
     mbarrier.arrive(free.index(slot), count=1)
     return head, token, origin

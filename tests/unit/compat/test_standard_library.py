@@ -152,8 +152,8 @@ def test_finalizers_of_a_child_run_at_its_end_and_those_of_its_parent_do_not() -
     assert in_a_fork(job)
 
 
-def test_a_child_and_its_own_child_write_to_no_finalizer_of_their_parents() -> None:
-    """Each would be a page of memory that is copied."""
+def test_finalizers_that_are_there_are_not_written_to_when_functions_are_dropped() -> None:
+    """Each would be a page of memory that a child copies. Twice, as in a child of a child."""
 
     def job() -> bool:
         class Thing:
