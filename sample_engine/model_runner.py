@@ -320,7 +320,8 @@ class ModelRunner:
 
     def _capture_what_follows(self, graphs: ModelGraphs) -> None:
         """Capture logits and what is done with them, for steps of decodes."""
-        compute_logits, speculative = self.model.compute_logits, self.config.speculative
+        # Of greedy requests alone, which the logits' dtype makes no difference to.
+        compute_logits, speculative = self.model.narrow_logits, self.config.speculative
         if self.speculator is None or self.draft_state is None or speculative is None:
             self.choice_graphs = ChoiceGraphs(graphs, compute_logits)
         elif speculative.step_graphs:

@@ -23,7 +23,6 @@ from sample_engine.batch.draft_tensors import (
     RequestSampling,
     StepDrafts,
     Unverified,
-    Verdict,
 )
 from sample_engine.batch.input_buffers import KeptViews, PackedFields
 from sample_engine.batch.request import Request
@@ -50,7 +49,6 @@ class DraftState:
     ) -> None:
         self.num_speculative_tokens = num_drafts
         self._nobody = max_num_seqs
-        self._end = max_model_len
         self.texts = torch.zeros(
             (max_num_seqs + 1, max_model_len + 1), dtype=torch.int64, device=device
         )
@@ -69,7 +67,6 @@ class DraftState:
         }
         self._fields = PackedFields(fields, device)
         self._views: KeptViews[tuple[int, int], StepDrafts] = KeptViews()
-        self._places = torch.arange(num_drafts + 1, device=device)
 
     def give_row(self, row: int, request: Request) -> None:
         """A request has begun, and has this row until it ends."""
@@ -180,13 +177,6 @@ class DraftState:
         return Unverified(
             step.token_ids, step.num_drafts, step.first_rows, step.samples, step.lengths, probs
         )
-
-    def append(self, step: StepDrafts, verdict: Verdict) -> None:
-        """Add the tokens that are certain to the texts."""
-        places = step.lengths.unsqueeze(-1) + self._places
-        there = self._places < verdict.num_sampled.unsqueeze(-1)
-        places = torch.where(there, places, self._end)
-        self.texts[step.rows.unsqueeze(-1), places] = verdict.token_ids.clamp(min=0)
 
     def keep(self, step: StepDrafts, drafts: Drafts) -> None:
         """Remember what the drafts of the requests that sampled were drawn from."""

@@ -28,7 +28,7 @@ class ChoiceGraphs:
     def __init__(
         self,
         model: ModelGraphs,
-        compute_logits: Callable[[torch.Tensor], torch.Tensor],  # [N, C] to [N, V] float32
+        compute_logits: Callable[[torch.Tensor], torch.Tensor],  # [N, C] to [N, V]
     ) -> None:
         self.manager = model.manager_of_what_follows()
         most = max((desc.num_tokens for desc in self.manager.descs), default=0)

@@ -18,6 +18,7 @@ _OF_A_BATCH = (
     "max_query_len",
     "num_parts",
     "num_reqs",
+    "num_rows",
     "num_splits",
     "num_tokens",
     "skip_query_len",

@@ -134,7 +134,14 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         hidden: Tensor,  # [N, C], as forward returns it
     ) -> Tensor:
         """Return the logits ``[N, draft vocabulary]`` of the guesses, in float32."""
-        return cast(Tensor, self.lm_head(self.norm(hidden)).float())
+        return self.narrow_logits(hidden).float()
+
+    def narrow_logits(
+        self,
+        hidden: Tensor,  # [N, C], as forward returns it
+    ) -> Tensor:
+        """Return the same in the dtype of the weights: of a large vocabulary it is half of it."""
+        return cast(Tensor, self.lm_head(self.norm(hidden)))
 
     def token_ids(
         self,

@@ -301,5 +301,12 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
         hidden: Tensor,  # [N, C], normed
     ) -> Tensor:
         """Return the logits ``[N, vocabulary]`` in float32."""
+        return self.narrow_logits(hidden).float()
+
+    def narrow_logits(
+        self,
+        hidden: Tensor,  # [N, C], normed
+    ) -> Tensor:
+        """Return the same in the dtype of the weights, as the output layer gives them."""
         head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return ops.linear(hidden, head.weight).float()
+        return ops.linear(hidden, head.weight)

@@ -171,14 +171,14 @@ def linear_gated(
 
 
 def greedy(
-    logits: Tensor,  # [N, V] float32
+    logits: Tensor,  # [N, V]
     instead: int,
 ) -> Tensor:  # [2, N] int64
     """The most likely token of each row; below it the same, or ``instead``.
 
     ``instead`` it is of rows with a NaN or an infinity. Of equal logits the first one counts.
     """
-    if logits.dtype != torch.float32 or not _in_kernels(logits):
+    if not _in_kernels(logits):
         return reference.greedy(logits, instead)
     from sample_engine.model.kernels import greedy as kernels
 
@@ -186,10 +186,10 @@ def greedy(
 
 
 def argmax(
-    logits: Tensor,  # [N, V] float32
+    logits: Tensor,  # [N, V]
 ) -> Tensor:  # [N] int64
     """The most likely token of each row, the first one of equal logits."""
-    if logits.dtype != torch.float32 or not _in_kernels(logits):
+    if not _in_kernels(logits):
         return logits.argmax(dim=-1)
     return greedy(logits, 0)[0]
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -143,15 +142,15 @@ class ParallelLlama(Llama):
         x = self._ranks.all_reduce(term)
         return x, norm(x)
 
-    def compute_logits(
+    def narrow_logits(
         self,
         hidden: Tensor,  # [N, C], normed
     ) -> Tensor:
-        """Return the logits ``[N, V]`` in float32: the same bits on all ranks."""
+        """Return the logits ``[N, V]`` in the dtype of the weights: the same bits on all ranks."""
         head = self.embed_tokens if self.lm_head is None else self.lm_head
         own = ops.linear(hidden, head.weight)  # [N, V']
         if not own.shape[0]:
-            return torch.empty(0, self.config.vocab_size, device=own.device)
+            return own.new_empty(0, self.config.vocab_size)
         each = self._ranks.all_gather(own)  # [P, N, V']
         joined = each.transpose(0, 1).flatten(1)  # [N, P * V']
-        return joined[:, : self.config.vocab_size].float()
+        return joined[:, : self.config.vocab_size]

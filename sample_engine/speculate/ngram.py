@@ -15,8 +15,6 @@ Shapes::
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +24,7 @@ import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
 from sample_engine.batch.draft_tensors import Drafts
+from sample_engine.speculate import ops
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 
 if TYPE_CHECKING:
@@ -76,15 +75,14 @@ class NgramSpeculator(Speculator):
         self, num_speculative_tokens: int, prompt_lookup_max: int, prompt_lookup_min: int
     ) -> None:
         super().__init__(num_speculative_tokens)
-        self._rule = (num_speculative_tokens, prompt_lookup_max, prompt_lookup_min)
+        self._lookup = (prompt_lookup_max, prompt_lookup_min)
 
     def propose(self, state: SpeculatorState) -> Drafts | None:
         """Drafts that nothing was drawn for: their distribution is one-hot."""
         if not state.samples:
             return None
         if state.texts.device.type == "cpu":
-            drafts, counts = self._on_cpu(state, _lengths(state))
-            return Drafts(drafts.clamp_(min=0), counts)
+            return self._in_numpy(state)
         return self._on_device(state)
 
     def capturable(
@@ -95,37 +93,14 @@ class NgramSpeculator(Speculator):
         return self._on_device
 
     def _on_device(self, state: SpeculatorState) -> Drafts:
-        look_up = _look_up(state.texts.is_cuda)
-        drafts, counts = look_up(state.texts, _lengths(state), *self._rule, state.rows)
-        return Drafts(drafts.clamp_(min=0), counts)
+        return ops.look_up_ngrams(state, *self._lookup, self.num_speculative_tokens)
 
-    def _on_cpu(
-        self,
-        state: SpeculatorState,
-        lengths: torch.Tensor,  # [R'] int64
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        known = lengths.numpy()
-        size = int(known.max(initial=0))
+    def _in_numpy(self, state: SpeculatorState) -> Drafts:
+        lengths = torch.where(state.num_sampled > 0, state.lengths, 0).numpy()
+        size = int(lengths.max(initial=0))
         texts = state.texts.numpy()[state.rows.numpy(), :size]
-        drafts, counts = look_up_ngrams(texts, known, *self._rule)
-        return torch.from_numpy(drafts), torch.from_numpy(counts)
-
-
-@functools.cache
-def _look_up(on_gpu: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """The kernel on a GPU, where there is Triton; else the oracle, in torch."""
-    if not on_gpu or importlib.util.find_spec("triton") is None:
-        from sample_engine.speculate.kernels import reference
-
-        return reference.look_up_ngrams
-    from sample_engine.speculate.kernels import ngram
-
-    return ngram.look_up_ngrams
-
-
-def _lengths(state: SpeculatorState) -> torch.Tensor:  # [R'] int64
-    """The lengths of the texts that something is drafted for; else 0."""
-    return torch.where(state.num_sampled > 0, state.lengths, 0)
+        drafts, counts = look_up_ngrams(texts, lengths, self.num_speculative_tokens, *self._lookup)
+        return Drafts(torch.from_numpy(drafts).clamp_(min=0), torch.from_numpy(counts))
 
 
 def make(parts: SpeculatorParts) -> NgramSpeculator:

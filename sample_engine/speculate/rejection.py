@@ -23,7 +23,7 @@ import torch
 from sample_engine.batch.draft_tensors import RequestSampling, Unverified, Verdict
 from sample_engine.batch.scheduled_batch import NOT_FINITE
 from sample_engine.config import REJECTION_METHODS
-from sample_engine.model import ops
+from sample_engine.model import ops as model_ops
 from sample_engine.sampling import (
     Purpose,
     SamplingTensors,
@@ -35,6 +35,7 @@ from sample_engine.sampling import (
     scores,
     uniform,
 )
+from sample_engine.speculate import ops
 
 __all__ = ["verify"]
 
@@ -54,30 +55,20 @@ def verify(
         return Verdict(
             drafts.new_full((num_reqs, width + 1), -1), torch.zeros_like(samples, dtype=torch.int64)
         )
+    if sampling is None:
+        return ops.accept(unverified, model_ops.greedy(logits, NOT_FINITE))
     place = torch.arange(width + 1, device=logits.device)
     rows = (unverified.first_rows.unsqueeze(-1) + place).clamp_(max=logits.shape[0] - 1)
-    exists = (place[:-1] < unverified.num_drafts.unsqueeze(-1)) & samples.unsqueeze(-1)
-    if sampling is None:
-        choice, told = ops.greedy(logits, NOT_FINITE)
-        finite = choice == told
-        right = choice[rows[:, :-1]] == drafts
+    slot = _slots(rows, unverified, logits.shape[0])
+    how = _of_rows(sampling, unverified, slot)
+    accepted = None
+    if method == "strict":
+        choice = sample(logits, how)
     else:
-        finite = finite_rows(logits)
-        slot = _slots(rows, unverified, logits.shape[0])
-        how = _of_rows(sampling, unverified, slot)
-        if method == "strict":
-            choice = sample(logits, how)
-            right = choice[rows[:, :-1]] == drafts
-        else:
-            choice, accepted = _reject(logits, how, *_drafts_of_rows(unverified, exists, slot))
-            right = accepted[rows[:, :-1]]
-    num_accepted = (right & exists).to(torch.int64).cumprod(dim=1).sum(dim=1)
-    num_sampled = torch.where(samples, num_accepted + 1, 0)
-    tokens = choice[rows]
-    accepted_here = place[:-1] < num_accepted.unsqueeze(-1)
-    tokens[:, :-1] = torch.where(accepted_here, drafts, tokens[:, :-1])
-    tokens = torch.where(finite[rows], tokens, NOT_FINITE)
-    return Verdict(tokens.masked_fill_(place >= num_sampled.unsqueeze(-1), -1), num_sampled)
+        exists = (place[:-1] < unverified.num_drafts.unsqueeze(-1)) & samples.unsqueeze(-1)
+        choice, accepted = _reject(logits, how, *_drafts_of_rows(unverified, exists, slot))
+    told = torch.where(finite_rows(logits), choice, NOT_FINITE)
+    return ops.accept(unverified, torch.stack((choice, told)), accepted)
 
 
 def _slots(

@@ -17,10 +17,11 @@ from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.scheduled_batch import NOT_FINITE, ScheduledBatch, StepResult
 from sample_engine.batch.token_logprobs import logprobs_of
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+from sample_engine.speculate import ops
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 from sample_engine.speculate.rejection import verify
 
-__all__ = ["ForwardPassOfStep", "finish_step", "lines_of", "read_lines", "verify_and_draft"]
+__all__ = ["ForwardPassOfStep", "columns_of", "finish_step", "read_lines", "verify_and_draft"]
 
 
 def finish_step(
@@ -51,7 +52,7 @@ def _read_back(
 
     Where a request asks for logprobs there are more.
     """
-    lines: list[list[int]] = lines_of(verdict, drafts).tolist()
+    lines: list[list[int]] = torch.cat(columns_of(verdict, drafts), dim=1).tolist()
     result = read_lines(batch, lines, drafts.token_ids.shape[1])
     return dataclasses.replace(result, logprobs=logprobs_of(batch, result.sampled, logits))
 
@@ -67,7 +68,7 @@ class ForwardPassOfStep:
 
 
 def verify_and_draft(
-    logits: torch.Tensor,  # [N, V] float32
+    logits: torch.Tensor,  # [N, V] float32, or as they are if all requests are greedy
     step: StepDrafts,
     model: ForwardPassOfStep,
     state: DraftState,
@@ -79,12 +80,12 @@ def verify_and_draft(
     None: nothing was sampled.
     """
     verdict = verify(logits, step.sampling, state.unverified(step), method)
-    state.append(step, verdict)
+    lengths = ops.append(state.texts, step, verdict)
     drafts = propose(
         SpeculatorState(
             texts=state.texts,
             rows=step.rows,
-            lengths=step.lengths + verdict.num_sampled,
+            lengths=lengths,
             num_sampled=verdict.num_sampled,
             sampling=step.sampling,
             positions=model.positions,
@@ -99,14 +100,14 @@ def verify_and_draft(
     return verdict, drafts
 
 
-def lines_of(
+def columns_of(
     verdict: Verdict, drafts: Drafts
-) -> torch.Tensor:  # [R', 2 k + 1] int64, or one column more where drafts have counts
+) -> list[torch.Tensor]:  # [R', k + 1], [R', k] and, where drafts have counts, [R', 1], int64
     """A step's outcome for the one copy from the device: what is certain, drafts, their number."""
     columns = [verdict.token_ids, drafts.token_ids]
     if drafts.counts is not None:
         columns.append(drafts.counts.unsqueeze(-1))
-    return torch.cat(columns, dim=1)
+    return columns
 
 
 def read_lines(batch: ScheduledBatch, lines: Sequence[list[int]], k: int) -> StepResult:

@@ -22,7 +22,7 @@ from sample_engine.graphs.state import AttentionState, ForwardFn
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.step import (
     ForwardPassOfStep,
-    lines_of,
+    columns_of,
     read_lines,
     verify_and_draft,
 )
@@ -38,7 +38,7 @@ class StepGraphs:
     def __init__(
         self,
         model: ModelGraphs,
-        compute_logits: ComputeLogits,  # [N, C] to [N, V] float32
+        compute_logits: ComputeLogits,  # [N, C] to [N, V]
         state: DraftState,
         speculator: Speculator,
         max_num_seqs: int,
@@ -101,9 +101,11 @@ class StepGraphs:
                 found = verify_and_draft(logits, step, passed, state, propose, "strict")
                 verdict, drafts = found
                 assert drafts is not None, "a step of decodes samples"
-                lines = lines_of(verdict, drafts)
-                self._width = lines.shape[1]
-                self._lines[: lines.numel()].copy_(lines.flatten())
+                columns = columns_of(verdict, drafts)
+                self._width = sum(each.shape[1] for each in columns)
+                num_reqs = drafts.token_ids.shape[0]
+                lines = self._lines[: num_reqs * self._width].view(num_reqs, self._width)
+                torch.cat(columns, dim=1, out=lines)
 
             # A graph reads memory that the metadata owns, and that is propose's.
             return run, AttentionState({"step": propose}, {})

@@ -37,6 +37,8 @@ _KERNELS = (
     "model.kernels.silu_and_mul",
     "parallel.kernels.sum_over_peers",
     "speculate.kernels.ngram",
+    "speculate.kernels.passes",
+    "speculate.kernels.verdict",
 )
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 

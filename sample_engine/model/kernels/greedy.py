@@ -20,7 +20,7 @@ _PIECE = 4096  # logits of a program
 
 @jit
 def _greedy_piece_kernel(
-    logits_ptr: tl.tensor,  # [N, V] float32
+    logits_ptr: tl.tensor,  # [N, V]
     value_ptr: tl.tensor,  # [N, pieces] float32: the largest logit
     index_ptr: tl.tensor,  # [N, pieces] int32: its place, the first one
     finite_ptr: tl.tensor,  # [N, pieces] int8
@@ -34,7 +34,7 @@ def _greedy_piece_kernel(
     at = piece * PIECE + tl.arange(0, PIECE)
     ok = at < size
     wait_for_inputs(OVERLAP)
-    logits = tl.load(logits_ptr + row * stride + at, mask=ok, other=0.0)
+    logits = tl.load(logits_ptr + row * stride + at, mask=ok, other=0.0).to(tl.float32)
     wrong = (logits != logits) | (tl.abs(logits) == float("inf"))
     numbers = tl.where(ok & (logits == logits), logits, float("-inf"))
     best = tl.max(numbers, 0)
@@ -73,7 +73,7 @@ def _greedy_kernel(
 
 
 def greedy(
-    logits: torch.Tensor,  # [N, V] float32
+    logits: torch.Tensor,  # [N, V]
     instead: int,
     *,
     overlap: bool = False,

@@ -137,7 +137,7 @@ def linear(
 
 
 def greedy(
-    logits: Tensor,  # [N, V] float32
+    logits: Tensor,  # [N, V]
     instead: int,
 ) -> Tensor:  # [2, N] int64
     """The most likely token of each row; below it the same, or ``instead`` of a row with a NaN."""

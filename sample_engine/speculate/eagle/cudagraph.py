@@ -33,7 +33,12 @@ from sample_engine.graphs.state import (
     CreateForwardFn,
     ForwardFn,
 )
-from sample_engine.speculate.eagle.passes import DecodeBuffers, EaglePasses, advance
+from sample_engine.speculate.eagle.passes import (
+    DecodeBuffers,
+    EaglePasses,
+    PlaceOfPass,
+    advance,
+)
 
 __all__ = [
     "DecodeEagleCudaGraphManager",
@@ -118,7 +123,7 @@ class DraftHead(Protocol):
     buffers: DecodeBuffers
     max_model_len: int
 
-    def decode_metadata(self, buffers: DecodeBuffers, common: CommonAttentionMetadata, /) -> Any:
+    def decode_metadata(self, place: PlaceOfPass, common: CommonAttentionMetadata, /) -> Any:
         """Metadata of a decode pass, made anew."""
 
 
@@ -166,15 +171,15 @@ class DraftHeadGraphs:
             del cg_mode
             num_tokens, num_reqs = desc.num_tokens, desc.num_reqs or 0
             _, aux = model.outputs_of(desc)
-            head.passes.prefill(
+            left = head.passes.prefill(
                 self._next_ids[:num_tokens],
                 prepared[desc].positions,
                 aux,
                 next(iter(slot_mappings.values())),
                 self._last_tokens[:num_reqs],
                 next(iter(attn_metadata.values())),
-                head.buffers.cut(num_reqs),
             )
+            head.buffers.cut(num_reqs).store(*left)
 
         def decode(
             desc: BatchExecutionDescriptor, warmup: bool
@@ -230,11 +235,12 @@ def _decode_pass(
     buffers.seq_lens.fill_(max_model_len)
     buffers.query_start_loc.copy_(dummy.common.query_start_loc)
     buffers.slot_mapping.copy_(dummy.common.slot_mapping)
-    metadata = head.decode_metadata(buffers, dummy.common)
+    metadata = head.decode_metadata(buffers.place, dummy.common)
 
     def run(cg_mode: CUDAGraphMode) -> None:
         del cg_mode
         advance(buffers, dummy.common.block_table, head.spec.block_size, max_model_len)
-        head.passes.decode(buffers, metadata)
+        left = head.passes.decode(buffers.token_ids, buffers.hidden, buffers.place, metadata)
+        buffers.store(*left)
 
     return run, AttentionState({_LAYER: metadata}, {_LAYER: buffers.slot_mapping})

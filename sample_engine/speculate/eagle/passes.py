@@ -23,12 +23,12 @@ from torch import nn
 from sample_engine.attention.interface import PAD_SLOT_ID, AttentionBackend, LayerCache
 from sample_engine.model.eagle_head import EagleHead
 
-__all__ = ["AheadBuffers", "DecodeBuffers", "EaglePasses", "advance", "look_ahead"]
+__all__ = ["AheadBuffers", "DecodeBuffers", "EaglePasses", "PlaceOfPass", "advance"]
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeBuffers:
-    """What a decode pass reads and writes, at addresses that never change; :meth:`cut` to a size.
+    """What a graph of a pass reads and writes, at addresses that never change; cut to a size.
 
     ``positions`` are those of the features that the head gets, not of the token with them, which is
     the next one.
@@ -36,7 +36,7 @@ class DecodeBuffers:
 
     token_ids: torch.Tensor  # [R'] int64, the last drafts
     hidden: torch.Tensor  # [R', C], the head's last hidden states; a pass replaces them
-    logits: torch.Tensor  # [R', Vd] float32, written
+    logits: torch.Tensor  # [R', Vd], written
     positions: torch.Tensor  # [R'] int64
     seq_lens: torch.Tensor  # [R'] int32; 0 where nobody is
     slot_mapping: torch.Tensor  # [R'] int64
@@ -60,12 +60,26 @@ class DecodeBuffers:
         return cls(
             token_ids=numbers(torch.int64),
             hidden=torch.zeros((size, hidden_size), dtype=dtype, device=device),
-            logits=torch.zeros((size, num_guesses), dtype=torch.float32, device=device),
+            logits=torch.zeros((size, num_guesses), dtype=dtype, device=device),
             positions=numbers(torch.int64),
             seq_lens=numbers(torch.int32),
             slot_mapping=numbers(torch.int64),
             query_start_loc=numbers(torch.int32, size + 1),
         )
+
+    def store(
+        self,
+        hidden: torch.Tensor,  # [R', C]
+        logits: torch.Tensor,  # [R', Vd]
+    ) -> None:
+        """Keep what a pass comes to: device work, which may be captured."""
+        self.hidden.copy_(hidden)
+        self.logits.copy_(logits)
+
+    @property
+    def place(self) -> PlaceOfPass:
+        """Where the next decode pass is, once :func:`advance` has gone there."""
+        return PlaceOfPass(self.positions, self.seq_lens, self.slot_mapping)
 
     def cut(self, num_reqs: int) -> DecodeBuffers:
         """Views of the first requests."""
@@ -81,7 +95,6 @@ class DecodeBuffers:
 class AheadBuffers:
     """Where each further pass of a step is, one row for each: at addresses that never change."""
 
-    steps: torch.Tensor  # [k - 1, 1] int64: 1, 2, ... k - 1
     positions: torch.Tensor  # [k - 1, S] int64
     seq_lens: torch.Tensor  # [k - 1, S] int32
     slot_mapping: torch.Tensor  # [k - 1, S] int64
@@ -91,43 +104,32 @@ class AheadBuffers:
         """Buffers for the largest batch."""
         size = (num_passes, max_num_seqs)
         return cls(
-            steps=torch.arange(1, num_passes + 1, device=device).unsqueeze(-1),
             positions=torch.zeros(size, dtype=torch.int64, device=device),
             seq_lens=torch.zeros(size, dtype=torch.int32, device=device),
             slot_mapping=torch.zeros(size, dtype=torch.int64, device=device),
         )
 
-    def passes(self, first: DecodeBuffers) -> list[DecodeBuffers]:
-        """What each pass reads and writes; only where it is differs from the first one's."""
-        return [
-            dataclasses.replace(
-                first,
-                positions=self.positions[index, : first.positions.shape[0]],
-                seq_lens=self.seq_lens[index, : first.positions.shape[0]],
-                slot_mapping=self.slot_mapping[index, : first.positions.shape[0]],
-            )
-            for index in range(self.steps.shape[0])
-        ]
+    @property
+    def num_passes(self) -> int:
+        """How many further passes there are."""
+        return int(self.positions.shape[0])
+
+    def of(self, index: int, num_reqs: int) -> PlaceOfPass:
+        """Where a pass of so many requests is."""
+        return PlaceOfPass(
+            self.positions[index, :num_reqs],
+            self.seq_lens[index, :num_reqs],
+            self.slot_mapping[index, :num_reqs],
+        )
 
 
-def look_ahead(
-    ahead: AheadBuffers,
-    first: DecodeBuffers,  # of R': positions of the pass before, seq_lens 0 where nobody is
-    block_table: torch.Tensor,  # [R', max_blocks] int32
-    block_size: int,
-    max_model_len: int,
-) -> None:
-    """Work out where all further passes are: what :func:`advance` does, for all of them at once."""
-    num_reqs = first.positions.shape[0]
-    there = first.seq_lens > 0
-    positions = (first.positions + ahead.steps).clamp_(max=max_model_len - 1)  # [k - 1, R']
-    index = torch.div(positions, block_size, rounding_mode="floor")
-    block = block_table.gather(1, index.T).T
-    slots = block * block_size + (positions - index * block_size)
-    ahead.positions[:, :num_reqs].copy_(positions)
-    ahead.seq_lens[:, :num_reqs].copy_((positions + 1) * there)
-    slots = torch.where((block > 0) & there, slots, PAD_SLOT_ID)
-    ahead.slot_mapping[:, :num_reqs].copy_(slots)
+@dataclasses.dataclass(frozen=True)
+class PlaceOfPass:
+    """Where the tokens of a decode pass are."""
+
+    positions: torch.Tensor  # [R'] int64
+    seq_lens: torch.Tensor  # [R'] int32; 0 where nobody is
+    slot_mapping: torch.Tensor  # [R'] int64
 
 
 def advance(
@@ -167,26 +169,26 @@ class EaglePasses:
         slot_mapping: torch.Tensor,  # [T'] int64
         last_tokens: torch.Tensor,  # [R'] int64, of the T'
         attn_metadata: Any,
-        buffers: DecodeBuffers,  # of R': hidden, logits and positions are written
-    ) -> None:
-        """Run over all tokens of a step; leave what the last one of each request comes to."""
-        fused = self.head.fuse(aux)
-        hidden = self._run(next_ids, fused, positions, slot_mapping, attn_metadata)[last_tokens]
-        buffers.hidden.copy_(hidden)
-        buffers.logits.copy_(self.head.compute_logits(hidden))
-        buffers.positions.copy_(positions[last_tokens])
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # [R', C], [R', Vd]
+        """Run over all tokens of a step; what the last one of each request comes to.
 
-    def decode(self, buffers: DecodeBuffers, attn_metadata: Any) -> None:
-        """Run over one token of each request; ``hidden`` and ``logits`` are written."""
-        hidden = self._run(
-            buffers.token_ids,
-            buffers.hidden,
-            buffers.positions,
-            buffers.slot_mapping,
-            attn_metadata,
-        )
-        buffers.hidden.copy_(hidden)
-        buffers.logits.copy_(self.head.compute_logits(hidden))
+        That is the head's hidden state, and the logits in its dtype.
+        """
+        fused = self.head.fuse(aux)
+        every = self._run(next_ids, fused, positions, slot_mapping, attn_metadata)
+        hidden = every.index_select(0, last_tokens)
+        return hidden, self.head.narrow_logits(hidden)
+
+    def decode(
+        self,
+        token_ids: torch.Tensor,  # [R'] int64, the last drafts
+        hidden: torch.Tensor,  # [R', C], the head's last hidden states
+        place: PlaceOfPass,
+        attn_metadata: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # [R', C], [R', Vd]
+        """Run over one token of each request; its hidden states and logits, as of ``prefill``."""
+        hidden = self._run(token_ids, hidden, place.positions, place.slot_mapping, attn_metadata)
+        return hidden, self.head.narrow_logits(hidden)
 
     def _run(
         self,

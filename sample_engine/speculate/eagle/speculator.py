@@ -35,23 +35,27 @@ from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.state import AttentionStatePair
 from sample_engine.kv_cache.memory import allocate_caches, bytes_per_block
-from sample_engine.model import ops
+from sample_engine.model import ops as model_ops
 from sample_engine.model.eagle_head import EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head
 from sample_engine.sampling import SamplingTensors, noise_keys, probabilities, sample
+from sample_engine.speculate import ops
 from sample_engine.speculate.eagle.cudagraph import DraftHeadGraphs
 from sample_engine.speculate.eagle.one_text import OneText, TextOfStep
 from sample_engine.speculate.eagle.passes import (
     AheadBuffers,
     DecodeBuffers,
     EaglePasses,
-    look_ahead,
+    PlaceOfPass,
 )
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 from sample_engine.speculate.registry import SpeculatorParts
 
 __all__ = ["EagleSpeculator", "make"]
+
+# (number of the further pass, the last drafts [R'] int64) -> logits [R', draft vocabulary]
+_Decode = Callable[[int, torch.Tensor], torch.Tensor]
 
 
 class EagleSpeculator(Speculator):
@@ -131,21 +135,24 @@ class EagleSpeculator(Speculator):
         """Prefill, and k - 1 decode passes if anything was sampled."""
         if self.one_text is not None and self._is_one_text(state, self.one_text):
             return self._of_one_text(state, self.one_text)
-        buffers = self.buffers.cut(state.rows.shape[0])
-        self.prefill(state, buffers)
+        graphs, num_reqs = self.graphs, state.rows.shape[0]
+        hidden, logits = self._prefill(state)
         if not state.samples:
             return None
-        graphs, num_reqs = self.graphs, state.rows.shape[0]
         if graphs is not None and graphs.has_decode(num_reqs):
-            return self._drafts(state, buffers, lambda _: graphs.run_decode(num_reqs))
-        self._look_ahead(state, buffers)
-        each = self._ahead.passes(buffers)
-        common = self._common_of_decodes(buffers, state.common)
+            buffers = self.buffers.cut(num_reqs)
+            buffers.store(hidden, logits)
 
-        def decode(index: int) -> None:
-            self.passes.decode(each[index], self._metadata_of(each[index], common))
+            def replay(_: int, token_ids: torch.Tensor) -> torch.Tensor:
+                buffers.token_ids.copy_(token_ids)
+                graphs.run_decode(num_reqs)
+                return buffers.logits
 
-        return self._drafts(state, buffers, decode)
+            return self._drafts(state, logits, replay)
+        common = self._common_of_decodes(state.common)
+        places = [self._ahead.of(index, num_reqs) for index in range(self._ahead.num_passes)]
+        metadata = [self._metadata_of(place, common) for place in places]
+        return self._drafts(state, logits, self._decoder(hidden, places, metadata))
 
     def _is_one_text(self, state: SpeculatorState, one_text: OneText) -> bool:
         """Whether a step decodes one text, and nothing of it is a graph or padding."""
@@ -195,32 +202,47 @@ class EagleSpeculator(Speculator):
         self, common: CommonAttentionMetadata
     ) -> Callable[[SpeculatorState], Drafts | None]:
         """:meth:`propose` for a graph: all metadata is made now, of a batch as large as can be."""
-        buffers = self.buffers.cut(common.seq_lens.shape[0])
-        each = self._ahead.passes(buffers)
-        first = self.backend.build(common)
-        of_decodes = self._common_of_decodes(buffers, common)
-        further = [self._metadata_of(one, of_decodes) for one in each]
+        num_reqs = common.seq_lens.shape[0]
+        first, of_decodes = self.backend.build(common), self._common_of_decodes(common)
+        places = [self._ahead.of(index, num_reqs) for index in range(self._ahead.num_passes)]
+        further = [self._metadata_of(place, of_decodes) for place in places]
 
         def propose(state: SpeculatorState) -> Drafts:
-            next_ids, last_tokens = self._ends(state)
-            self._prefill_eagerly(state, buffers, next_ids, last_tokens, first)
-            self._look_ahead(state, buffers)
-            return self._drafts(
-                state, buffers, lambda index: self.passes.decode(each[index], further[index])
-            )
+            next_ids, last_tokens = ops.certain_ends(state)
+            self._place_passes(state, last_tokens)
+            hidden, logits = self._prefill_eagerly(state, next_ids, last_tokens, first)
+            return self._drafts(state, logits, self._decoder(hidden, places, further))
 
         return propose
 
+    def _decoder(
+        self,
+        hidden: torch.Tensor,  # [R', C], of the prefill pass
+        places: Sequence[PlaceOfPass],
+        metadata: Sequence[Any],  # of each
+    ) -> _Decode:
+        """What runs the further passes, each on the hidden states of the one before."""
+
+        def decode(index: int, token_ids: torch.Tensor) -> torch.Tensor:
+            nonlocal hidden
+            hidden, logits = self.passes.decode(token_ids, hidden, places[index], metadata[index])
+            return logits
+
+        return decode
+
     def _drafts(
-        self, state: SpeculatorState, buffers: DecodeBuffers, decode: Callable[[int], None]
+        self,
+        state: SpeculatorState,
+        logits: torch.Tensor,  # [R', draft vocabulary], of the prefill pass
+        decode: _Decode,
     ) -> Drafts:
         """The drafts of the prefill pass, and of each further one."""
-        token_ids, probs = [], []
+        token_ids: list[torch.Tensor] = []
+        probs = []
         for step in range(self.num_speculative_tokens):
             if step:
-                decode(step - 1)
-            drafts, distribution = self._drawn(buffers.logits, state, step)
-            buffers.token_ids.copy_(drafts)
+                logits = decode(step - 1, token_ids[-1])
+            drafts, distribution = self._drawn(logits, state, step)
             token_ids.append(drafts)
             probs.append(distribution)
         drawn = [each for each in probs if each is not None]
@@ -230,7 +252,7 @@ class EagleSpeculator(Speculator):
 
     def _drawn(
         self,
-        logits: torch.Tensor,  # [R', draft vocabulary] float32
+        logits: torch.Tensor,  # [R', draft vocabulary]
         state: SpeculatorState,
         step: int,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:  # [R'] int64; [R', V] float32
@@ -241,7 +263,7 @@ class EagleSpeculator(Speculator):
         """
         head = self.passes.head
         if state.sampling is None:
-            return head.token_ids(ops.argmax(logits)), None
+            return head.token_ids(model_ops.argmax(logits)), None
         how = SamplingTensors(
             temperature=state.sampling.temperature,
             top_k=state.sampling.top_k,
@@ -249,74 +271,68 @@ class EagleSpeculator(Speculator):
             keys=noise_keys(state.sampling.seed_keys, state.lengths + step),
             filtered=state.sampling.filtered,
         )
-        logits = head.over_vocabulary(logits)
+        logits = head.over_vocabulary(logits.float())
         return sample(logits, how), probabilities(logits, how)
 
-    def prefill(self, state: SpeculatorState, buffers: DecodeBuffers) -> None:
-        """Prepare and run the prefill pass."""
-        next_ids, last_tokens = self._ends(state)
-        if self.graphs is None or not self.graphs.run_prefill(state.desc, next_ids, last_tokens):
-            metadata = self.backend.build(state.common)
-            self._prefill_eagerly(state, buffers, next_ids, last_tokens, metadata)
-        else:
-            _start_decode(buffers, state.common)
-
-    def _ends(self, state: SpeculatorState) -> tuple[torch.Tensor, torch.Tensor]:
-        """The token after each of the step, [T'] int64; each request's last certain one, [R']."""
-        next_ids = state.texts[state.token_rows, state.positions + 1]
-        wrong = state.num_drafts - (state.num_sampled - 1).clamp(min=0)
-        return next_ids, (state.common.query_start_loc[1:] - 1 - wrong).clamp(min=0)
+    def _prefill(
+        self, state: SpeculatorState
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # [R', C], [R', draft vocabulary]
+        """Work out where all passes are, and run the first."""
+        next_ids, last_tokens = ops.certain_ends(state)
+        self._place_passes(state, last_tokens)
+        if self.graphs is not None and self.graphs.run_prefill(state.desc, next_ids, last_tokens):
+            left = self.buffers.cut(state.rows.shape[0])
+            return left.hidden, left.logits
+        metadata = self.backend.build(state.common)
+        return self._prefill_eagerly(state, next_ids, last_tokens, metadata)
 
     def _prefill_eagerly(
         self,
         state: SpeculatorState,
-        buffers: DecodeBuffers,
         next_ids: torch.Tensor,  # [T'] int64
         last_tokens: torch.Tensor,  # [R'] int64
         metadata: Any,
-    ) -> None:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         slots = state.common.slot_mapping
-        self.passes.prefill(
-            next_ids, state.positions, state.aux, slots, last_tokens, metadata, buffers
+        return self.passes.prefill(
+            next_ids, state.positions, state.aux, slots, last_tokens, metadata
         )
-        _start_decode(buffers, state.common)
 
-    def _look_ahead(self, state: SpeculatorState, buffers: DecodeBuffers) -> None:
-        if self.num_speculative_tokens > 1:
-            table = state.common.block_table
-            look_ahead(self._ahead, buffers, table, self.spec.block_size, self.max_model_len)
+    def _place_passes(self, state: SpeculatorState, last_tokens: torch.Tensor) -> None:
+        if self.num_speculative_tokens == 1:
+            return
+        first, ahead = self.buffers.cut(last_tokens.shape[0]), self._ahead
+        ops.place_passes(
+            state,
+            last_tokens,
+            self.spec.block_size,
+            self.max_model_len,
+            (first.positions, first.seq_lens, first.query_start_loc),
+            (ahead.positions, ahead.seq_lens, ahead.slot_mapping),
+        )
 
-    def decode_metadata(self, buffers: DecodeBuffers, common: CommonAttentionMetadata) -> Any:
+    def decode_metadata(self, place: PlaceOfPass, common: CommonAttentionMetadata) -> Any:
         """The backend's metadata of the next decode pass; the lengths are the device's business."""
-        return self._metadata_of(buffers, self._common_of_decodes(buffers, common))
+        return self._metadata_of(place, self._common_of_decodes(common))
 
-    def _metadata_of(self, buffers: DecodeBuffers, common: CommonAttentionMetadata) -> Any:
+    def _metadata_of(self, place: PlaceOfPass, common: CommonAttentionMetadata) -> Any:
         """The backend's metadata of one decode pass, of which ``common`` says all but the place."""
-        lengths, slots = buffers.seq_lens, buffers.slot_mapping
+        lengths, slots = place.seq_lens, place.slot_mapping
         return self.backend.build(dataclasses.replace(common, seq_lens=lengths, slot_mapping=slots))
 
-    def _common_of_decodes(
-        self, buffers: DecodeBuffers, common: CommonAttentionMetadata
-    ) -> CommonAttentionMetadata:
+    def _common_of_decodes(self, common: CommonAttentionMetadata) -> CommonAttentionMetadata:
         """What all decode passes of a step have in common; lengths on the CPU are bounds."""
-        padded = buffers.token_ids.shape[0]
+        padded = common.seq_lens.shape[0]
         longest = min(common.max_seq_len + self.num_speculative_tokens, self.max_model_len)
         return dataclasses.replace(
             common,
-            query_start_loc=buffers.query_start_loc,
+            query_start_loc=self.buffers.query_start_loc[: padded + 1],
             query_start_loc_cpu=self._numbers_cpu[: padded + 1].clamp(max=common.num_reqs),
             seq_lens_cpu=(common.seq_lens_cpu + self.num_speculative_tokens).clamp(max=longest),
             num_tokens=common.num_reqs,
             max_query_len=1,
             max_seq_len=longest,
         )
-
-
-def _start_decode(buffers: DecodeBuffers, common: CommonAttentionMetadata) -> None:
-    """Fill in who takes part in the decode passes: nobody's requests, at the end, do not."""
-    there = common.seq_lens > 0
-    buffers.seq_lens.copy_(there)
-    buffers.query_start_loc[1:].copy_(there.cumsum(0))
 
 
 def make(parts: SpeculatorParts) -> EagleSpeculator:

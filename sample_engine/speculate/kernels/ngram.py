@@ -19,12 +19,15 @@ _BLOCK = 2048  # places that a program looks at in one round
 def _look_up_ngrams_kernel(
     texts_ptr: tl.tensor,  # [S, L] int
     lengths_ptr: tl.tensor,  # [R] int64
-    rows_ptr: tl.tensor,  # [R] int64
+    rows_ptr: tl.tensor,  # [R] int64, read with HAS_ROWS alone
+    wanted_ptr: tl.tensor,  # [R] int64, read with HAS_WANTED alone
     drafts_ptr: tl.tensor,  # [R, k] int64
     counts_ptr: tl.tensor,  # [R] int64
     texts_stride: tl.tensor,
     shortest: tl.tensor,
+    padding: tl.tensor,
     HAS_ROWS: tl.constexpr,
+    HAS_WANTED: tl.constexpr,
     DEPTH: tl.constexpr,
     WIDTH: tl.constexpr,
     WIDTH_PAD: tl.constexpr,
@@ -35,6 +38,8 @@ def _look_up_ngrams_kernel(
     if HAS_ROWS:
         row = tl.load(rows_ptr + req)
     length = tl.load(lengths_ptr + req).to(tl.int32)
+    if HAS_WANTED:
+        length = tl.where(tl.load(wanted_ptr + req) > 0, length, 0)
     text_ptr = texts_ptr + row * texts_stride
     last = length - 1
     longest = 0
@@ -59,7 +64,7 @@ def _look_up_ngrams_kernel(
         stop -= BLOCK
     count = tl.where(longest >= shortest, tl.minimum(last - end, WIDTH), 0)
     place = tl.arange(0, WIDTH_PAD)
-    drafts = tl.load(text_ptr + end + 1 + place, mask=place < count, other=-1)
+    drafts = tl.load(text_ptr + end + 1 + place, mask=place < count, other=padding)
     tl.store(drafts_ptr + req * WIDTH + place, drafts.to(tl.int64), mask=place < WIDTH)
     tl.store(counts_ptr + req, count.to(tl.int64))
 
@@ -71,7 +76,9 @@ def look_up_ngrams(
     prompt_lookup_max: int,
     prompt_lookup_min: int,
     rows: torch.Tensor | None = None,  # [R] int64, of S; None: all in their order
-) -> tuple[torch.Tensor, torch.Tensor]:  # [R, k] int64, padded with -1; [R] int64
+    wanted: torch.Tensor | None = None,  # [R] int64; nothing is looked up where it is 0
+    padding: int = -1,
+) -> tuple[torch.Tensor, torch.Tensor]:  # [R, k] int64, padded; [R] int64
     """Drafts by the rule of :mod:`sample_engine.speculate.ngram`, and how many they are."""
     num_reqs = lengths.shape[0]
     drafts = torch.empty(num_reqs, num_speculative_tokens, dtype=torch.int64, device=lengths.device)
@@ -81,11 +88,14 @@ def look_up_ngrams(
             texts,
             lengths,
             lengths if rows is None else rows,
+            lengths if wanted is None else wanted,
             drafts,
             counts,
             texts.stride(0),
             prompt_lookup_min,
+            padding,
             HAS_ROWS=rows is not None,
+            HAS_WANTED=wanted is not None,
             DEPTH=prompt_lookup_max,
             WIDTH=num_speculative_tokens,
             WIDTH_PAD=next_power_of_2(num_speculative_tokens),
