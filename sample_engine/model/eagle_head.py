@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
+from sample_engine.model import ops
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.llama import Attend, Attention, Linear, RMSNorm, SwiGLU
 from sample_engine.model.rope import RopeAngles
@@ -112,8 +112,7 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         aux: Sequence[Tensor],  # of each of aux_layers: [T, C]
     ) -> Tensor:
         """Return the model's features of several layers as one: ``[T, C]``."""
-        normed = [norm(feature) for norm, feature in zip(self.aux_norms, aux, strict=True)]
-        return cast(Tensor, self.fuse_proj(torch.cat(normed, dim=-1)))
+        return cast(Tensor, self.fuse_proj(_normed(self.aux_norms, aux)))
 
     def forward(
         self,
@@ -124,7 +123,7 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
     ) -> Tensor:
         """Return the head's hidden states ``[T, C]``: for its logits, and for its next step."""
         cos, sin = self.angles(positions)
-        x = torch.cat((self.embed_norm(embeddings), self.hidden_norm(hidden)), dim=-1)
+        x = _normed((self.embed_norm, self.hidden_norm), (embeddings, hidden))
         out = attend(0, *self.self_attn.queries_keys_values(x, cos, sin))
         x, normed = self.self_attn.added_and_normed(out, hidden, self.post_attention_layernorm)
         return cast(Tensor, self.mlp(normed, x))
@@ -159,3 +158,12 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
             return logits
         whole = logits.new_full((logits.shape[0], self.config.layer.vocab_size), float("-inf"))
         return whole.index_copy_(1, self.draft_token_ids, logits)
+
+
+def _normed(
+    norms: Iterable[RMSNorm],
+    xs: Sequence[Tensor],  # [T, C] each
+) -> Tensor:  # [T, P * C]
+    """Several features, each by its norm, side by side."""
+    norms = list(norms)
+    return ops.join_rms_norms(xs, [norm.weight for norm in norms], norms[0].eps)

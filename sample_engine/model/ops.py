@@ -24,6 +24,7 @@ __all__ = [
     "add_rms_norm",
     "argmax",
     "greedy",
+    "join_rms_norms",
     "linear",
     "linear_added_and_normed",
     "linear_gated",
@@ -64,6 +65,26 @@ def add_rms_norm(
     from sample_engine.model.kernels import rms_norm as kernels
 
     return kernels.add_rms_norm(x, delta, weight, eps, overlap=_overlap(x.device))
+
+
+def join_rms_norms(
+    xs: Sequence[Tensor],  # [T, C] each
+    weights: Sequence[Tensor],  # [C] each
+    eps: float,
+) -> Tensor:  # [T, P * C], of P
+    """:func:`rms_norm` of each of several, side by side."""
+    if any(x.dim() != 2 for x in xs) or not _in_kernels(*xs, *weights):
+        return _joined_in_torch(xs, weights, eps)
+    from sample_engine.model.kernels import rms_norm as kernels
+
+    if len(xs) > kernels.MOST_JOINED:
+        return _joined_in_torch(xs, weights, eps)
+    return kernels.join_rms_norms(xs, weights, eps, overlap=_overlap(xs[0].device))
+
+
+def _joined_in_torch(xs: Sequence[Tensor], weights: Sequence[Tensor], eps: float) -> Tensor:
+    normed = [rms_norm(x, weight, eps) for x, weight in zip(xs, weights, strict=True)]
+    return torch.cat(normed, dim=-1)
 
 
 def rope_angles(

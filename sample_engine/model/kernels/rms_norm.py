@@ -5,6 +5,8 @@ Sums are float32; what is rounded on the way is what torch rounds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton.language as tl
 
@@ -12,8 +14,9 @@ from sample_engine.kernels.common import jit, next_power_of_2
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import elements, rounded
 
-__all__ = ["add_parts_rms_norm", "add_rms_norm", "rms_norm"]
+__all__ = ["MOST_JOINED", "add_parts_rms_norm", "add_rms_norm", "join_rms_norms", "rms_norm"]
 
+MOST_JOINED = 3  # norms that one launch computes side by side
 _PER_WARP = 512  # features
 
 
@@ -58,6 +61,44 @@ def _rms_norm_kernel(
     tl.store(out_ptr + token * SIZE + at, normed.to(out_ptr.dtype.element_ty), mask=ok)
 
 
+@jit
+def _join_rms_norms_kernel(
+    first_ptr: tl.tensor,  # [T, C]
+    second_ptr: tl.tensor,  # [T, C]
+    third_ptr: tl.tensor,  # [T, C]
+    first_weight_ptr: tl.tensor,  # [C]
+    second_weight_ptr: tl.tensor,  # [C]
+    third_weight_ptr: tl.tensor,  # [C]
+    out_ptr: tl.tensor,  # [T, P * C], of P norms
+    first_stride: tl.tensor,
+    second_stride: tl.tensor,
+    third_stride: tl.tensor,
+    eps: tl.tensor,
+    SIZE: tl.constexpr,
+    SIZE_PAD: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    launch_early(OVERLAP)
+    token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tl.arange(0, SIZE_PAD)
+    # Of the three a program reads one.
+    first = at < tl.where(part == 0, SIZE, 0)
+    second = at < tl.where(part == 1, SIZE, 0)
+    third = at < tl.where(part == 2, SIZE, 0)
+    wait_for_inputs(OVERLAP)
+    x = tl.load(first_ptr + token * first_stride + at, mask=first, other=0.0)
+    x += tl.load(second_ptr + token * second_stride + at, mask=second, other=0.0)
+    x += tl.load(third_ptr + token * third_stride + at, mask=third, other=0.0)
+    weight = tl.load(first_weight_ptr + at, mask=first, other=0.0)
+    weight += tl.load(second_weight_ptr + at, mask=second, other=0.0)
+    weight += tl.load(third_weight_ptr + at, mask=third, other=0.0)
+    wide = x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
+    normed = rounded(wide * scale, out_ptr) * weight.to(tl.float32)
+    place = (token * tl.num_programs(1) + part) * SIZE + at
+    tl.store(out_ptr + place, normed.to(out_ptr.dtype.element_ty), mask=at < SIZE)
+
+
 def rms_norm(
     x: torch.Tensor,  # [T, C]
     weight: torch.Tensor,  # [C]
@@ -94,6 +135,37 @@ def add_parts_rms_norm(
     return _launch(x, parts, weight, eps, overlap)
 
 
+def join_rms_norms(
+    xs: Sequence[torch.Tensor],  # [T, C] each, at most MOST_JOINED
+    weights: Sequence[torch.Tensor],  # [C] each
+    eps: float,
+    *,
+    overlap: bool = False,
+) -> torch.Tensor:  # [T, P * C]
+    """:func:`rms_norm` of each of several, side by side."""
+    count, (num_tokens, size) = len(xs), xs[0].shape
+    out = torch.empty((num_tokens, count * size), dtype=xs[0].dtype, device=xs[0].device)
+    given = [index if index < count else 0 for index in range(MOST_JOINED)]
+    if num_tokens:
+        _join_rms_norms_kernel[(num_tokens, count)](
+            *(xs[index] for index in given),
+            *(weights[index] for index in given),
+            out,
+            *(elements(xs[index])[1] for index in given),
+            eps,
+            SIZE=size,
+            SIZE_PAD=next_power_of_2(size),
+            OVERLAP=overlap,
+            num_warps=_num_warps(size),
+            launch_pdl=overlap,
+        )
+    return out
+
+
+def _num_warps(size: int) -> int:
+    return min(16, max(1, next_power_of_2(size) // _PER_WARP))
+
+
 def _launch(
     x: torch.Tensor,  # [T, C]
     delta: torch.Tensor | None,  # [T, C], or parts [P, T, C]
@@ -121,7 +193,7 @@ def _launch(
             ADD=delta is not None,
             PARTS=parts,
             OVERLAP=overlap,
-            num_warps=min(16, max(1, next_power_of_2(size) // _PER_WARP)),
+            num_warps=_num_warps(size),
             launch_pdl=overlap,
         )
     return total, out

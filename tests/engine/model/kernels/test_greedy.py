@@ -32,6 +32,13 @@ def test_the_first_of_the_largest_logits_is_chosen(num_rows: int, size: int) -> 
         assert torch.equal(found[0], found[1])
 
 
+def test_narrow_logits_are_judged_as_they_are() -> None:
+    logits = random_tensor(3, 9000, dtype=torch.float16)  # with ties
+    logits[2, 500] = float("inf")
+    assert torch.equal(_greedy(logits)[:, :2], oracle.greedy(logits.float(), INSTEAD)[:, :2])
+    assert int(_greedy(logits)[1, 2]) == INSTEAD
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_row_that_is_not_finite_is_told_and_others_are_not(size: int, number: float) -> None:

@@ -66,7 +66,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @with_overlap
 @pytest.mark.parametrize("size", [4096, 192, 1000])
 def test_small_kernels_are_exact(size: int, dtype: torch.dtype) -> None:
-    x, delta = _random(2, 5, size, dtype=dtype).unbind()
+    x, delta, third = _random(3, 5, size, dtype=dtype).unbind()
     weight, gated = _random(size, dtype=dtype, seed=1), _random(5, 2 * size, dtype=dtype, seed=2)
     qkv = _random(5, 12, 40, dtype=dtype)
     q, k, _ = qkv.split((6, 3, 3), dim=1)
@@ -75,6 +75,9 @@ def test_small_kernels_are_exact(size: int, dtype: torch.dtype) -> None:
     with torch.inference_mode():
         total, normed = ops.add_rms_norm(x, delta, weight, 1e-5)
         alone = ops.rms_norm(total, weight, 1e-5)
+        joined = ops.join_rms_norms((x, third, total), (weight, delta[0], weight), 1e-5)
+        each = [ops.rms_norm(x, weight, 1e-5), ops.rms_norm(third, delta[0], 1e-5), alone]
+        chosen = ops.greedy(gated, -7)
         cos, sin = ops.rope_angles(positions, 40, 10000.0)
         turned = ops.rotate(q, k, cos, sin)
         gate = ops.silu_and_mul(gated)
@@ -83,6 +86,8 @@ def test_small_kernels_are_exact(size: int, dtype: torch.dtype) -> None:
     exact = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight.double()
     assert torch.equal(total, x + delta)
     assert torch.equal(alone, normed)
+    assert torch.equal(joined, torch.cat(each, dim=-1))
+    assert torch.equal(chosen, oracle.greedy(gated.float(), -7))
     assert _error(normed, exact) < TOLERANCE[dtype]
     for found, right in zip((cos, sin), oracle.rope_angles(positions, 40, 10000.0), strict=True):
         torch.testing.assert_close(found, right, atol=5e-4, rtol=0)

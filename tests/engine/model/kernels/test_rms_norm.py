@@ -38,3 +38,16 @@ def test_tokens_are_normed_with_and_without_what_a_layer_adds(
     assert torch.equal(total, x + delta)
     assert relative_error(normed, exactly(x)) < TOLERANCE[dtype]
     assert relative_error(normed_sum, exactly(total)) < TOLERANCE[dtype]
+
+
+@interpreted
+@by_dtype
+@pytest.mark.parametrize("size", [1, 40, 1000])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_norms_side_by_side_are_those_of_each(count: int, size: int, dtype: torch.dtype) -> None:
+    from sample_engine.model.kernels import rms_norm as kernels
+
+    xs = random_tensor(5, 3, size, dtype=dtype).unbind(1)[:count]
+    weights = random_tensor(3, size, dtype=dtype, seed=1).unbind()[:count]
+    each = [kernels.rms_norm(x, weight, 1e-3) for x, weight in zip(xs, weights, strict=True)]
+    assert torch.equal(kernels.join_rms_norms(xs, weights, 1e-3), torch.cat(each, dim=-1))
