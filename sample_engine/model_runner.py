@@ -164,11 +164,13 @@ class ModelRunner:
 
     def _launch(self, batch: ScheduledBatch) -> StepUnderWay:
         desc = self._dispatch(batch)
-        inputs = self.inputs.prepare(batch, desc.num_reqs or 0, desc.num_tokens)
+        captured = self.step_graphs is not None and desc in self.step_graphs.manager
+        inputs = self.inputs.prepare(batch, desc.num_reqs or 0, desc.num_tokens, captured=captured)
         output = self._forward_as_dispatched(desc, inputs)
         if self.step_graphs is not None and self.speculator is not None:
             result = self.step_graphs.run(self.speculator, desc, batch, inputs)
             if result is not None:
+                self.inputs.foresee_drafts(batch, result, inputs)
                 return StepUnderWay(batch, result)
         if self.choice_graphs is not None:
             found = self.choice_graphs.run(desc, batch, inputs)
@@ -326,7 +328,12 @@ class ModelRunner:
             self.choice_graphs = ChoiceGraphs(graphs, compute_logits)
         elif speculative.step_graphs:
             self.step_graphs = StepGraphs(
-                graphs, compute_logits, self.draft_state, self.speculator, self.config.max_num_seqs
+                graphs,
+                compute_logits,
+                self.inputs,
+                self.draft_state,
+                self.speculator,
+                self.config.max_num_seqs,
             )
 
     def _dispatch(self, batch: ScheduledBatch) -> BatchExecutionDescriptor:

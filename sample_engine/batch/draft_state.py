@@ -90,7 +90,7 @@ class DraftState:
         greedy = self._write_sampling(batch)
         self._fields.push()
         sampling = None if greedy else self._sampling(len(parts), padded_reqs)
-        views = self._views_of(padded_reqs, padded_tokens)
+        views = self.greedy_step(padded_reqs, padded_tokens)
         return views if sampling is None else dataclasses.replace(views, sampling=sampling)
 
     def fill_with_dummy(self, num_reqs: int, num_tokens: int) -> StepDrafts:
@@ -98,10 +98,10 @@ class DraftState:
         self._pad_requests(0, num_reqs)
         self._fields.numpy["token_rows"][:num_tokens] = self._nobody
         self._fields.push()
-        return self._views_of(num_reqs, num_tokens)
+        return self.greedy_step(num_reqs, num_tokens)
 
-    def _views_of(self, padded_reqs: int, padded_tokens: int) -> StepDrafts:
-        """A greedy step of this size."""
+    def greedy_step(self, padded_reqs: int, padded_tokens: int) -> StepDrafts:
+        """A greedy step of this size: what :meth:`write` has written, or the device."""
 
         def cut() -> StepDrafts:
             device = self._fields.device

@@ -16,7 +16,7 @@ import dataclasses
 
 import torch
 
-__all__ = ["Drafts", "RequestSampling", "StepDrafts", "Unverified", "Verdict"]
+__all__ = ["Drafts", "NextStep", "RequestSampling", "StepDrafts", "Unverified", "Verdict"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,29 @@ class StepDrafts:
     token_ids: torch.Tensor  # [R', k] int64; -1 where there is no draft
     token_rows: torch.Tensor  # [T'] int64
     sampling: RequestSampling | None  # None: all greedy
+
+
+@dataclasses.dataclass(frozen=True)
+class NextStep:
+    """All that a step of decodes reads, on the device, to be overwritten with the step after it.
+
+    ``M`` is the tokens that the requests have with all drafts, or the most of a step. ``rows``,
+    ``samples`` and ``block_table`` stay as they are.
+    """
+
+    rows: torch.Tensor  # [R'] int64
+    samples: torch.Tensor  # [R'] bool
+    block_table: torch.Tensor  # [R', max_blocks] int32
+    input_ids: torch.Tensor  # [M] int64
+    positions: torch.Tensor  # [M] int64
+    slot_mapping: torch.Tensor  # [M] int64
+    token_rows: torch.Tensor  # [M] int64
+    query_start_loc: torch.Tensor  # [R' + 1] int32
+    seq_lens: torch.Tensor  # [R'] int32
+    lengths: torch.Tensor  # [R'] int64
+    num_drafts: torch.Tensor  # [R'] int64
+    first_rows: torch.Tensor  # [R'] int64
+    token_ids: torch.Tensor  # [R', k] int64
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,10 +22,12 @@ import torch
 from sample_engine.attention.interface import PAD_SLOT_ID
 from sample_engine.batch.block_tables import BlockTables
 from sample_engine.batch.draft_state import DraftState
+from sample_engine.batch.draft_tensors import NextStep
+from sample_engine.batch.foreseen import Foreseen, WrittenOnDevice, next_step_of, signature_of
 from sample_engine.batch.input_buffers import InputBuffers, KeptViews
 from sample_engine.batch.model_input import ModelInput, common_of
 from sample_engine.batch.request import NULL_BLOCK, Request, RequestStatus
-from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
 from sample_engine.sampling import SamplingTensors, noise_keys, seed_keys
 
 __all__ = ["InputBatch"]
@@ -47,14 +49,6 @@ class _Row:
         self.num_preemptions = request.num_preemptions
 
 
-@dataclasses.dataclass(frozen=True)
-class _Foreseen:
-    """A step that was written before it was scheduled, and what has to hold for it to be right."""
-
-    signature: list[tuple[int, int, int, int]]
-    inputs: ModelInput
-
-
 class InputBatch:
     """Prepares steps. Rows of requests that have ended are reused when one is needed."""
 
@@ -68,6 +62,7 @@ class InputBatch:
         drafts: DraftState | None = None,
     ) -> None:
         max_blocks = -(-max_model_len // block_size)
+        self._most_tokens = max_num_batched_tokens
         self.buffers = InputBuffers(max_num_seqs, max_num_batched_tokens, max_blocks, device)
         self._tables = BlockTables(max_num_seqs, max_blocks, block_size)
         self._tokens: _Ints = np.zeros((max_num_seqs, max_model_len), np.int64)
@@ -80,21 +75,36 @@ class InputBatch:
         self._drafts = drafts
         self._pushed_table: tuple[int, list[int]] = (-1, [])
         self._views: KeptViews[tuple[int, int], dict[str, torch.Tensor]] = KeptViews()
-        self._foreseen: _Foreseen | None = None
+        self._foreseen: Foreseen | None = None
+        self._on_device: WrittenOnDevice | None = None
         self._sampled: tuple[torch.Tensor, dict[int, int]] | None = None
 
     def prepare(
-        self, batch: ScheduledBatch, pad_reqs_to: int = 0, pad_tokens_to: int = 0
+        self,
+        batch: ScheduledBatch,
+        pad_reqs_to: int = 0,
+        pad_tokens_to: int = 0,
+        *,
+        captured: bool = False,  # whether graphs alone read them: then nothing on the CPU is read
     ) -> ModelInput:
         """The tensors of a step, filled up with requests and tokens that are nobody's.
 
         They are valid until the next call, or until :meth:`foresee`.
         """
+        on_device, self._on_device = self._on_device, None
+        if (
+            captured
+            and on_device is not None
+            and on_device.padded_reqs == pad_reqs_to
+            and on_device.signature == signature_of(batch)
+            and self._has_blocks(batch)
+        ):
+            return self._as_written(batch, pad_reqs_to, pad_tokens_to)
         foreseen, self._foreseen = self._foreseen, None
         if (
             foreseen is not None
             and foreseen.inputs.has_size(pad_reqs_to, pad_tokens_to)
-            and foreseen.signature == _signature(batch)
+            and foreseen.signature == signature_of(batch)
         ):
             return foreseen.inputs
         self.buffers.wait()
@@ -167,9 +177,49 @@ class InputBatch:
         self.buffers.pushed()
         inputs.input_ids[: len(rows)].copy_(sampled)
         common = common_of(self._views_of(padded_reqs, padded_tokens), counts, lengths)
-        self._foreseen = _Foreseen(
-            [(arrival, start + 1, 1, more) for arrival, start, _, more in _signature(batch)],
-            dataclasses.replace(inputs, common=common, sampling=sampling),
+        self._foreseen = Foreseen.after(
+            batch, dataclasses.replace(inputs, common=common, sampling=sampling)
+        )
+
+    def fields_of_decodes(self, padded_reqs: int) -> NextStep:
+        """What a step of decodes reads that the device may overwrite with the one after it."""
+        assert self._drafts is not None, "steps without drafts are written by the CPU"
+        k = self._drafts.num_speculative_tokens
+        most = min(padded_reqs * (k + 1), self._most_tokens)
+        drafts = self._drafts.greedy_step(padded_reqs, most)
+        return next_step_of(self._views_of(padded_reqs, most), drafts)
+
+    def foresee_drafts(self, batch: ScheduledBatch, result: StepResult, inputs: ModelInput) -> None:
+        """Note that the device has written the step which goes on with the outcome of a batch.
+
+        :meth:`prepare` looks whether that is what was scheduled. It is not where a request has
+        ended or begun, where it got another block, and where fewer drafts fit.
+        """
+        self._on_device = WrittenOnDevice.after(batch, result, inputs.common.seq_lens.shape[0])
+
+    def _has_blocks(self, batch: ScheduledBatch) -> bool:
+        """Whether the device knows all blocks of the requests, all of which have a row."""
+        return all(
+            self._tables.has_all(self._rows[part.request.arrival].index, part.request.block_ids)
+            for part in batch.requests
+        )
+
+    def _as_written(
+        self, batch: ScheduledBatch, padded_reqs: int, padded_tokens: int
+    ) -> ModelInput:
+        """A step that the device has written. What it has on the CPU is of another one."""
+        assert self._drafts is not None, "it was written with drafts"
+        views = self._views_of(padded_reqs, padded_tokens)
+        counts = [part.count for part in batch.requests]
+        lengths = [part.start + part.count for part in batch.requests]
+        return ModelInput(
+            input_ids=views["input_ids"],
+            positions=views["positions"],
+            common=common_of(views, counts, lengths),
+            sampled_rows=None,
+            num_sampled=sum(counts),
+            sampling=None,
+            drafts=self._drafts.greedy_step(padded_reqs, padded_tokens),
         )
 
     def _rows_of_decodes(self, batch: ScheduledBatch) -> list[int]:
@@ -294,7 +344,7 @@ class InputBatch:
     def forget_tables(self) -> None:
         """Whoever has written into the block tables' buffer says so: they are pushed anew."""
         self._pushed_table = (-1, [])
-        self._foreseen = None
+        self._foreseen = self._on_device = None
 
     def _write_sampled(
         self, batch: ScheduledBatch, rows: list[int], num_tokens: int
@@ -363,11 +413,3 @@ class InputBatch:
             }
 
         return self._views.of((padded_reqs, padded_tokens), cut)
-
-
-def _signature(batch: ScheduledBatch) -> list[tuple[int, int, int, int]]:
-    """What a step without drafts is written from: requests, tokens, and whether blocks moved."""
-    return [
-        (part.request.arrival, part.start, part.count, part.request.num_preemptions)
-        for part in batch.requests
-    ]

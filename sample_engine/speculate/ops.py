@@ -12,12 +12,25 @@ import importlib.util
 import torch
 
 from sample_engine.attention.interface import PAD_SLOT_ID
-from sample_engine.batch.draft_tensors import Drafts, StepDrafts, Unverified, Verdict
+from sample_engine.batch.draft_tensors import (
+    Drafts,
+    NextStep,
+    StepDrafts,
+    Unverified,
+    Verdict,
+)
 from sample_engine.batch.scheduled_batch import NOT_FINITE
 from sample_engine.speculate.interface import SpeculatorState
 from sample_engine.speculate.kernels import reference
 
-__all__ = ["accept", "append", "certain_ends", "look_up_ngrams", "place_passes"]
+__all__ = [
+    "accept",
+    "append",
+    "certain_ends",
+    "look_up_ngrams",
+    "place_passes",
+    "write_next_step",
+]
 
 
 def accept(
@@ -113,6 +126,32 @@ def place_passes(
     from sample_engine.speculate.kernels import passes as kernels
 
     return kernels.place_passes(*args)
+
+
+def write_next_step(
+    texts: torch.Tensor,  # [S + 1, L + 1] int64
+    lengths: torch.Tensor,  # [R'] int64, of append
+    drafts: Drafts,
+    out: NextStep,
+    block_size: int,
+) -> None:
+    """Write the step that goes on with these texts and drafts: what mostly comes next."""
+    longest = texts.shape[1] - 1
+    args = (
+        texts,
+        lengths,
+        drafts.token_ids,
+        drafts.counts,
+        out,
+        block_size,
+        longest,
+        PAD_SLOT_ID,
+    )
+    if not _in_kernels(texts):
+        return reference.write_next_step(*args)
+    from sample_engine.speculate.kernels import next_step as kernels
+
+    return kernels.write_next_step(*args)
 
 
 def _in_kernels(tensor: torch.Tensor) -> bool:

@@ -38,7 +38,7 @@ def finish_step(
     step = inputs.drafts
     assert step is not None, "the inputs were prepared without drafts"
     pass_ = ForwardPassOfStep(inputs.positions, inputs.common, aux, desc)
-    verdict, drafts = verify_and_draft(logits, step, pass_, state, speculator.propose, method)
+    verdict, _, drafts = verify_and_draft(logits, step, pass_, state, speculator.propose, method)
     if drafts is None:
         return StepResult(((),) * len(batch.requests), ())
     state.keep(step, drafts)
@@ -74,10 +74,10 @@ def verify_and_draft(
     state: DraftState,
     propose: Callable[[SpeculatorState], Drafts | None],
     method: str,  # of verification
-) -> tuple[Verdict, Drafts | None]:
+) -> tuple[Verdict, torch.Tensor, Drafts | None]:
     """Compare, add to the texts what is certain, draft: device work alone, which may be captured.
 
-    None: nothing was sampled.
+    It returns the lengths of the texts, too: [R'] int64. None: nothing was sampled.
     """
     verdict = verify(logits, step.sampling, state.unverified(step), method)
     lengths = ops.append(state.texts, step, verdict)
@@ -97,7 +97,7 @@ def verify_and_draft(
             desc=model.desc,
         )
     )
-    return verdict, drafts
+    return verdict, lengths, drafts
 
 
 def columns_of(

@@ -13,12 +13,14 @@ from collections.abc import Callable
 import torch
 
 from sample_engine.batch.draft_state import DraftState
+from sample_engine.batch.input_batch import InputBatch
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.state import AttentionState, ForwardFn
+from sample_engine.speculate import ops
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.step import (
     ForwardPassOfStep,
@@ -39,6 +41,7 @@ class StepGraphs:
         self,
         model: ModelGraphs,
         compute_logits: ComputeLogits,  # [N, C] to [N, V]
+        inputs: InputBatch,
         state: DraftState,
         speculator: Speculator,
         max_num_seqs: int,
@@ -53,7 +56,7 @@ class StepGraphs:
         self._lines = torch.zeros(max_num_seqs * columns, device=state.texts.device, **numbers)
         self._host = torch.zeros(max_num_seqs * columns, pin_memory=on_gpu, **numbers)
         self._copied = torch.cuda.Event() if on_gpu else None
-        self._capture(model, compute_logits, state)
+        self._capture(model, compute_logits, inputs, state)
 
     def run(
         self,
@@ -64,7 +67,8 @@ class StepGraphs:
     ) -> StepResult | None:
         """Replay what follows a FULL graph of the model that was just replayed.
 
-        None: there is no graph of such a step, and nothing was done.
+        None: there is no graph of such a step, and nothing was done. The inputs are then those of
+        the step that mostly comes next: see :meth:`InputBatch.foresee_drafts`.
         """
         if speculator is not self._speculator or desc not in self.manager:
             return None
@@ -83,8 +87,14 @@ class StepGraphs:
         return read_lines(batch, lines, self._k)
 
     def _capture(
-        self, model: ModelGraphs, compute_logits: ComputeLogits, state: DraftState
+        self,
+        model: ModelGraphs,
+        compute_logits: ComputeLogits,
+        inputs: InputBatch,
+        state: DraftState,
     ) -> None:
+        block_size = model.spec.block_size
+
         def create_forward_fn(
             desc: BatchExecutionDescriptor, warmup: bool
         ) -> tuple[ForwardFn, AttentionState]:
@@ -92,6 +102,7 @@ class StepGraphs:
             dummy = model.fill_inputs(desc)
             step = state.fill_with_dummy(desc.num_reqs or 0, desc.num_tokens)
             propose = self._speculator.capturable(dummy.common)
+            following = inputs.fields_of_decodes(desc.num_reqs or 0)
             hidden, aux = model.outputs_of(desc)
             passed = ForwardPassOfStep(dummy.positions, dummy.common, aux)
 
@@ -99,13 +110,14 @@ class StepGraphs:
                 del cg_mode
                 logits = compute_logits(hidden)
                 found = verify_and_draft(logits, step, passed, state, propose, "strict")
-                verdict, drafts = found
+                verdict, lengths, drafts = found
                 assert drafts is not None, "a step of decodes samples"
                 columns = columns_of(verdict, drafts)
                 self._width = sum(each.shape[1] for each in columns)
                 num_reqs = drafts.token_ids.shape[0]
                 lines = self._lines[: num_reqs * self._width].view(num_reqs, self._width)
                 torch.cat(columns, dim=1, out=lines)
+                ops.write_next_step(state.texts, lengths, drafts, following, block_size)
 
             # A graph reads memory that the metadata owns, and that is propose's.
             return run, AttentionState({"step": propose}, {})

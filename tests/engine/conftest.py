@@ -36,6 +36,7 @@ _KERNELS = (
     "model.kernels.rotate",
     "model.kernels.silu_and_mul",
     "parallel.kernels.sum_over_peers",
+    "speculate.kernels.next_step",
     "speculate.kernels.ngram",
     "speculate.kernels.passes",
     "speculate.kernels.verdict",

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["accept", "append", "certain_ends", "look_up_ngrams", "place_passes"]
+from sample_engine.batch.draft_tensors import NextStep
+
+__all__ = [
+    "accept",
+    "append",
+    "certain_ends",
+    "look_up_ngrams",
+    "place_passes",
+    "write_next_step",
+]
 
 
 def look_up_ngrams(
@@ -131,3 +140,45 @@ def place_passes(
     ahead[0][:, :num_reqs].copy_(further)
     ahead[1][:, :num_reqs].copy_((further + 1) * there)
     ahead[2][:, :num_reqs].copy_(torch.where((block > 0) & there, slots, pad_slot))
+
+
+def write_next_step(
+    texts: torch.Tensor,  # [S, L] int64; the last row is nobody's
+    lengths: torch.Tensor,  # [R] int64
+    drafts: torch.Tensor,  # [R, k] int64
+    counts: torch.Tensor | None,  # [R] int64; None: k each
+    out: NextStep,
+    block_size: int,
+    longest: int,
+    pad_slot: int,
+) -> None:
+    """Write the step that goes on with these texts and drafts, as ``InputBatch`` would.
+
+    Each request that samples has its last known token and its drafts in it; what has no place in a
+    text of the ``longest`` is kept nowhere.
+    """
+    num_reqs, width = drafts.shape
+    nobody, there = texts.shape[0] - 1, out.samples
+    num_drafts = torch.where(there, width if counts is None else counts, 0)
+    known = torch.where(there, lengths, 0)
+    ends = (num_drafts + there).cumsum(0)
+    begins = ends - num_drafts - there.to(torch.int64)
+    drafted = torch.arange(width, device=drafts.device) < num_drafts.unsqueeze(-1)
+    out.token_ids.copy_(torch.where(drafted, drafts, -1))
+    at = torch.arange(out.input_ids.shape[0], device=drafts.device)  # [M]
+    owner = torch.searchsorted(ends, at, right=True).clamp_(max=num_reqs - 1)
+    is_token, place = at < ends[-1], at - begins[owner]
+    last = texts[out.rows[owner], (known[owner] - 1).clamp(min=0)]
+    ids = torch.where(place == 0, last, drafts[owner, (place - 1).clamp(0, width - 1)])
+    position = torch.where(is_token, known[owner] - 1 + place, 0)
+    index = torch.div(position.clamp(max=longest - 1), block_size, rounding_mode="floor")
+    slot = out.block_table[owner, index].to(torch.int64) * block_size + position % block_size
+    out.input_ids.copy_(torch.where(is_token, ids, 0))
+    out.positions.copy_(position)
+    out.slot_mapping.copy_(torch.where(is_token & (position < longest), slot, pad_slot))
+    out.token_rows.copy_(torch.where(is_token, out.rows[owner], nobody))
+    out.query_start_loc[1:].copy_(ends)
+    out.seq_lens.copy_(known + num_drafts)
+    out.lengths.copy_(known)
+    out.num_drafts.copy_(num_drafts)
+    out.first_rows.copy_(torch.where(there, begins, 0))

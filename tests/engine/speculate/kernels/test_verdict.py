@@ -43,7 +43,7 @@ def step_of(seed: int, width: int, num_reqs: int) -> dict[str, torch.Tensor]:
 # Compiled anew for each width, so the interpreted kernel gets a few of them.
 @pytest.mark.parametrize("by_rejection", [False, True], ids=["by choice", "by rejection"])
 @pytest.mark.parametrize("width", [1, 3, 5])
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 2**31), num_reqs=st.integers(0, 6))
 def test_what_is_certain_is_what_the_oracle_says(
     width: int, by_rejection: bool, seed: int, num_reqs: int
@@ -58,7 +58,7 @@ def test_what_is_certain_is_what_the_oracle_says(
         assert torch.equal(ours, theirs)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(seed=st.integers(0, 2**31), num_reqs=st.integers(0, 6))
 def test_what_is_certain_is_written_behind_the_texts_and_nothing_else_is(
     seed: int, num_reqs: int
