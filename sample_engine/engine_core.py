@@ -61,7 +61,7 @@ class EngineCore:
         self._info = _info(self._runner)
         self._vocab_size = self._runner.model_config.vocab_size
         self._arrivals = 0
-        speculator = self._runner.speculator
+        speculator, step_graphs = self._runner.speculator, self._runner.step_graphs
         self._connector = _connector(self._runner)
         self.scheduler = Scheduler(
             SchedulerLimits(
@@ -75,6 +75,7 @@ class EngineCore:
                 eos_token_id=self._runner.model_config.eos_token_ids,
                 lookahead=speculator.lookahead if speculator else 0,
                 sees_next_token=speculator is not None and speculator.sees_next_token,
+                ahead=step_graphs.most_tokens if step_graphs else 0,
             ),
             self._connector,
         )

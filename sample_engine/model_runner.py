@@ -384,6 +384,7 @@ class ModelRunner:
             speculative.num_speculative_tokens,
             self.device,
             drawn_from=self.model_config.vocab_size if keeps else 0,
+            lookahead=speculator.lookahead,
         )
         return speculator, state
 

@@ -165,7 +165,21 @@ class Scheduler:
             self._preempt(victim)
             if victim is request:
                 return False
+        if self.limits.ahead and stop >= request.num_expected_tokens:
+            self._grow_ahead(request, stop + self.limits.ahead)
         return True
+
+    def _grow_ahead(self, request: Request, stop: int) -> None:
+        """Get a request blocks for its next step, if all that run could get one more besides.
+
+        So the blocks of a step are mostly known on the device before the step is.
+        """
+        wanted = self.limits.tokens_with_lookahead(request, stop)
+        wanted = min(wanted, self.limits.most_tokens(request) - 1)
+        if self.kv.num_blocks_for(wanted) == len(request.block_ids):
+            return
+        if self.kv.num_free_besides([]) > len(self.running):
+            self.kv.grow(request, wanted)
 
     def _blocks_wanted(self, request: Request, stop: int) -> int:
         """Tokens to have blocks for in a step that ends at ``stop``."""

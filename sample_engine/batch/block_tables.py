@@ -47,10 +47,6 @@ class BlockTables:
         self._lengths[row] = len(block_ids)
         self.version += 1
 
-    def has_all(self, row: int, block_ids: Sequence[int]) -> bool:
-        """Whether a row is up to date with a request's blocks, of which it has the first ones."""
-        return self._lengths[row] == len(block_ids)
-
     def num_positions(self, row: int) -> int:
         """How many tokens the blocks of a row have room for."""
         return self._lengths[row] << self._shift

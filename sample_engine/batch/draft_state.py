@@ -46,8 +46,10 @@ class DraftState:
         num_drafts: int,
         device: torch.device,
         drawn_from: int = 0,  # V, where drafts are drawn and that is to be known; else 0
+        lookahead: int = 0,  # of the speculator
     ) -> None:
         self.num_speculative_tokens = num_drafts
+        self.lookahead = lookahead
         self._nobody = max_num_seqs
         self.texts = torch.zeros(
             (max_num_seqs + 1, max_model_len + 1), dtype=torch.int64, device=device

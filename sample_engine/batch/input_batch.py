@@ -97,7 +97,7 @@ class InputBatch:
             and on_device is not None
             and on_device.padded_reqs == pad_reqs_to
             and on_device.signature == signature_of(batch)
-            and self._has_blocks(batch)
+            and self._had_blocks(batch)
         ):
             return self._as_written(batch, pad_reqs_to, pad_tokens_to)
         foreseen, self._foreseen = self._foreseen, None
@@ -193,14 +193,17 @@ class InputBatch:
         """Note that the device has written the step which goes on with the outcome of a batch.
 
         :meth:`prepare` looks whether that is what was scheduled. It is not where a request has
-        ended or begun, where it got another block, and where fewer drafts fit.
+        ended or begun, where its blocks were not there yet, and where fewer drafts fit.
         """
         self._on_device = WrittenOnDevice.after(batch, result, inputs.common.seq_lens.shape[0])
 
-    def _has_blocks(self, batch: ScheduledBatch) -> bool:
-        """Whether the device knows all blocks of the requests, all of which have a row."""
+    def _had_blocks(self, batch: ScheduledBatch) -> bool:
+        """Whether the blocks that a step needs were on the device when it was written there."""
+        assert self._drafts is not None, "it was written with drafts"
+        lookahead = self._drafts.lookahead
         return all(
-            self._tables.has_all(self._rows[part.request.arrival].index, part.request.block_ids)
+            part.start + part.count + lookahead
+            <= self._tables.num_positions(self._rows[part.request.arrival].index)
             for part in batch.requests
         )
 
@@ -209,6 +212,13 @@ class InputBatch:
     ) -> ModelInput:
         """A step that the device has written. What it has on the CPU is of another one."""
         assert self._drafts is not None, "it was written with drafts"
+        rows = [self._rows[part.request.arrival].index for part in batch.requests]
+        for row, part in zip(rows, batch.requests, strict=True):
+            self._tables.extend(row, part.request.block_ids)  # with those of the step after it
+        if self._tables.version != self._pushed_table[0]:
+            self.buffers.wait()
+            self._push_table(rows, padded_reqs)
+            self.buffers.pushed()
         views = self._views_of(padded_reqs, padded_tokens)
         counts = [part.count for part in batch.requests]
         lengths = [part.start + part.count for part in batch.requests]

@@ -68,6 +68,8 @@ class SchedulerLimits:
     lookahead: int = 0
     # ... and for a token they depend on the next one, too.
     sees_next_token: bool = False
+    # Blocks for so many tokens more, those of the next step, are given where enough are free.
+    ahead: int = 0
 
     def ends(self, token: int) -> bool:
         """Whether a token ends a text."""

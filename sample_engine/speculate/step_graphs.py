@@ -58,6 +58,11 @@ class StepGraphs:
         self._copied = torch.cuda.Event() if on_gpu else None
         self._capture(model, compute_logits, inputs, state)
 
+    @property
+    def most_tokens(self) -> int:
+        """The tokens that a request has in the step which is written on the device."""
+        return self._k + 1
+
     def run(
         self,
         speculator: Speculator,

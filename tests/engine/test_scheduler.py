@@ -339,6 +339,30 @@ def test_blocks_are_there_for_what_a_speculator_writes_beyond_a_step() -> None:
     harness.run()
 
 
+def test_the_blocks_of_the_next_step_are_given_while_there_are_enough_for_all() -> None:
+    few = limits(eos_token_id=None, lookahead=2, ahead=4, num_blocks=7)
+    harness = Harness(few, perfect(3))
+    request = harness.add("a", text(5), max_tokens=17)
+    harness.step()
+    assert len(request.block_ids) == 2, "5 tokens and 2 beyond: it has only begun"
+    harness.step()
+    assert len(request.block_ids) == 4, "9 tokens, 2 beyond, and 4 of the next step"
+    harness.step()
+    assert len(request.block_ids) == 5, "13 tokens, 2 beyond, and 4 of the next step"
+    harness.step()
+    assert len(request.block_ids) == 5, "17 tokens and 2 beyond: one is left for who needs it"
+    harness.run()
+
+
+def test_no_blocks_of_a_next_step_are_given_that_cannot_come() -> None:
+    harness = Harness(limits(eos_token_id=None, ahead=20), perfect(3))
+    request = harness.add("a", text(5), max_tokens=9)
+    harness.step()
+    harness.step()
+    assert len(request.block_ids) == 4, "the last of 14 tokens is never computed"
+    harness.run()
+
+
 def test_no_blocks_are_given_beyond_the_last_token_that_can_be_computed() -> None:
     harness = Harness(limits(eos_token_id=None, lookahead=20), perfect(3))
     request = harness.add("a", text(5), max_tokens=5)

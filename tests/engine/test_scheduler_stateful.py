@@ -47,6 +47,7 @@ SOME_LIMITS = st.builds(
     enable_chunked_prefill=st.booleans(),
     enable_prefix_caching=st.booleans(),
     lookahead=st.sampled_from([0, 0, 1, 7]),
+    ahead=st.sampled_from([0, 0, 4]),
     sees_next_token=st.booleans(),
 )
 

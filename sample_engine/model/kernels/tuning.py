@@ -26,6 +26,10 @@ _BY_SHAPE: Mapping[tuple[int, int], LinearConfig] = MappingProxyType(
         (28672, 4096): LinearConfig(64, 128, num_warps=4, num_stages=4, ahead=128),
         (4096, 14336): LinearConfig(64, 256, num_warps=4, num_stages=3, split=2, ahead=256),
         (128256, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
+        # its draft head
+        (6144, 8192): LinearConfig(64, 256, num_warps=4, num_stages=4, split=2, ahead=128),
+        (4096, 12288): LinearConfig(64, 128, num_warps=4, num_stages=6, split=2),
+        (32000, 4096): LinearConfig(64, 128, num_warps=4, num_stages=4, ahead=128),
         # one of two ranks
         (3072, 4096): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
         (4096, 2048): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),

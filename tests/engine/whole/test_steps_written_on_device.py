@@ -91,7 +91,8 @@ def test_the_device_writes_what_the_cpu_would(
     assert generate(core_of(folder, speculative, **settings), PROMPTS, PARAMS) == expected
     assert watched.by_device > 0
     if max_num_seqs == 1:
-        assert watched.by_device > watched.by_cpu, "of one text most steps are"
+        # The first steps of a text are not, nor the last ones, for which fewer drafts are taken.
+        assert watched.by_device > 2 * watched.by_cpu
 
 
 def test_a_step_that_is_not_as_foreseen_is_written_by_the_cpu(
