@@ -34,6 +34,7 @@ from attention_cases import (
     relative_error,
 )
 from model_step import graph_of
+from vllm_flash_attention import FlashAttention3OfVllm
 
 from sample_engine.attention import tuning
 from sample_engine.attention.capability import capability_of
@@ -78,7 +79,7 @@ _DECODES = (
 # From a graph, as in an engine's step: launches cost the host nothing.
 _REPLAYED = ("ragged page 16", "1x32768 page 16", "64x8192 page 16")
 
-_LIBRARIES = (FlashAttention3.module, FlashAttention4.module)
+_LIBRARIES = (FlashAttention3, FlashAttention4, FlashAttention3OfVllm)
 
 Work = Callable[[], torch.Tensor]
 
@@ -129,7 +130,7 @@ def prefill(results: Results, name: str) -> None:
     if case.even:
         add("SDPA flash", _sdpa(case, SDPBackend.FLASH_ATTENTION))
         add("SDPA cuDNN", _sdpa(case, SDPBackend.CUDNN_ATTENTION))
-    for library in (FlashAttention3, FlashAttention4):
+    for library in _LIBRARIES:
         add(library.module, _library_prefill(library, case))
     if not heads.fp8_cache:
         add("triton contiguous", _contiguous(case))
@@ -138,6 +139,9 @@ def prefill(results: Results, name: str) -> None:
     other = large.expected()
     name = f"{label} triton paged 128"
     work = _backend(TritonBackend(large.spec), large)
+    results.add(name, work, other, large.flops, "TFLOP/s", 1e12)
+    name = f"{label} {FlashAttention3OfVllm.module}, pages of 128"
+    work = _library_prefill(FlashAttention3OfVllm, large)
     results.add(name, work, other, large.flops, "TFLOP/s", 1e12)
 
 
@@ -224,18 +228,24 @@ def decode(results: Results, name: str) -> None:
     add("triton", _backend(TritonBackend(case.spec), case))
     add("lazy_plan", _backend(LazyPlanBackend(case.spec), case))
 
-    def flash() -> torch.Tensor:
-        return library().attend(
-            case.query, *case.cache, case.common.query_start_loc, case.common.seq_lens,
-            case.common.block_table, 1, max(lengths), case.spec.scale,
-        )  # fmt: skip
+    if not heads.fp8_cache:
+        for library in _LIBRARIES:
+            if library.paged:
+                add(library.module, _library_decode(library, case))
 
+
+def _library_decode(kind: type[FlashLibrary], case: DecodeCase) -> Work:
     @functools.cache
     def library() -> FlashLibrary:
-        return FlashAttention4()
+        return kind()
 
-    if not heads.fp8_cache:
-        add(FlashAttention4.module, flash)
+    def work() -> torch.Tensor:
+        return library().attend(
+            case.query, *case.cache, case.common.query_start_loc, case.common.seq_lens,
+            case.common.block_table, 1, case.common.max_seq_len, case.spec.scale,
+        )  # fmt: skip
+
+    return work
 
 
 def replayed(results: Results, name: str) -> None:
@@ -283,10 +293,11 @@ def _targets(results: Results, bandwidth: float) -> dict[str, Any]:
             _CONTIGUOUS_TARGET,
         ),
     }
+    named = [library.module for library in _LIBRARIES]
     for kind in ("", " d64", " d256"):
         case, ragged = f"prefill 4x4096{kind}", f"prefill ragged{kind}"
         ours = "triton paged 16"
-        peers = [f"{case} {peer}" for peer in ("SDPA flash", "SDPA cuDNN", *_LIBRARIES)]
+        peers = [f"{case} {peer}" for peer in ("SDPA flash", "SDPA cuDNN", *named)]
         wanted[f"{case} to the best peer"] = (f"{case} {ours}", peers, _BEST_TARGET)
         wanted[f"{ragged} to even"] = (f"{ragged} {ours}", [f"{case} {ours}"], _EVEN_TARGET)
     for case in _REPLAYED:
