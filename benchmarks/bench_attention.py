@@ -14,6 +14,7 @@ import importlib.metadata
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from sample_engine.attention.flash_libraries import (
     FlashAttention4,
     FlashLibrary,
 )
-from sample_engine.attention.interface import AttentionBackend
+from sample_engine.attention.interface import AttentionBackend, LayerCache
 from sample_engine.attention.kernels.prefill_contiguous import prefill_contiguous
 from sample_engine.attention.lazy_plan import LazyPlanBackend
 from sample_engine.attention.triton_backend import TritonBackend
@@ -78,6 +79,8 @@ _DECODES = (
 )
 # From a graph, as in an engine's step: launches cost the host nothing.
 _REPLAYED = ("ragged page 16", "1x32768 page 16", "64x8192 page 16")
+
+_LAYERS = 8  # as a step has: together more than a cache holds
 
 _LIBRARIES = (FlashAttention3, FlashAttention4, FlashAttention3OfVllm)
 
@@ -249,34 +252,59 @@ def _library_decode(kind: type[FlashLibrary], case: DecodeCase) -> Work:
 
 
 def replayed(results: Results, name: str) -> None:
-    """Decode from a graph, beside a copy from a graph that moves as many bytes."""
+    """Decode from a graph, beside a copy from a graph that moves as many bytes.
+
+    Once as one call and once as the calls of several layers, each with memory of its own. One call
+    alone pays for what was in the cache before it: the lines that were written to push everything
+    out are written back while it reads. A copy leaves as many of its own behind.
+    """
     size, _, page = name.split()
     case = DecodeCase(_lengths(size, _RAGGED_TEXTS), int(page), torch.device("cuda"))
-    expected = case.expected()
+    _replay_layers(results, f"decode {name} from a graph", case, 1)
+    _replay_layers(results, f"decode {name} from a graph of {_LAYERS} layers", case, _LAYERS)
+
+
+def _replay_layers(results: Results, label: str, case: DecodeCase, layers: int) -> None:
+    def add(name: str, work: Callable[[], None], out: torch.Tensor, right: torch.Tensor) -> None:
+        results.add(f"{label} {name}", _replay(work, out), right, layers * case.bytes, "TB/s", 1e12)
+
     half = int(case.bytes) // 2  # are read, and as many written
     source = torch.randn(half // case.heads.dtype.itemsize, dtype=case.heads.dtype, device="cuda")
-    target = torch.empty_like(source)
-    graph = graph_of(lambda: target.copy_(source))
-
-    def copied() -> torch.Tensor:
-        graph.replay()
-        return target
-
-    label = f"decode {name} from a graph"
-    results.add(f"{label} copy", copied, source, case.bytes, "TB/s", 1e12)
+    sources = [source, *(source.clone() for _ in range(layers - 1))]
+    targets = [torch.empty_like(source) for _ in sources]
+    add("copy", partial(_copy, sources, targets), targets[-1], source)
+    del sources, targets
+    caches = [case.cache, *(_cloned(case.cache) for _ in range(layers - 1))]
+    expected = case.expected()
     for kind in (TritonBackend, LazyPlanBackend):
         backend = kind(case.spec)
-        work = _replay(_backend(backend, case), case)
-        results.add(f"{label} {backend.name}", work, expected, case.bytes, "TB/s", 1e12)
+        work = partial(_attend, backend, case, caches, backend.build(case.common))
+        add(backend.name, work, case.out, expected)
 
 
-def _replay(work: Work, case: DecodeCase) -> Work:
-    """The same work from a graph. What ``lazy_plan`` plans was planned before its capture."""
+def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)
+
+
+def _cloned(cache: LayerCache) -> LayerCache:
+    return LayerCache(*(each.clone() for each in cache))
+
+
+def _attend(
+    backend: AttentionBackend, case: DecodeCase, caches: Sequence[LayerCache], metadata: Any
+) -> None:
+    """A step's attention, layer by layer. What ``lazy_plan`` plans it plans once for all."""
+    for cache in caches:
+        backend.forward(case.query, cache, metadata, case.out)
+
+
+def _replay(work: Callable[[], None], out: torch.Tensor) -> Work:
     graph = graph_of(work)
 
     def replay() -> torch.Tensor:
         graph.replay()
-        return case.out
+        return out
 
     return replay
 
@@ -301,7 +329,7 @@ def _targets(results: Results, bandwidth: float) -> dict[str, Any]:
         wanted[f"{case} to the best peer"] = (f"{case} {ours}", peers, _BEST_TARGET)
         wanted[f"{ragged} to even"] = (f"{ragged} {ours}", [f"{case} {ours}"], _EVEN_TARGET)
     for case in _REPLAYED:
-        label = f"decode {case} from a graph"
+        label = f"decode {case} from a graph of {_LAYERS} layers"
         wanted[f"{label} to a copy"] = (f"{label} triton", [f"{label} copy"], _GRAPH_TARGET)
     found: dict[str, dict[str, Any]] = {}
     if "decode 64x8192 page 16 triton" in speed:

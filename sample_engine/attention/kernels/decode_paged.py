@@ -127,15 +127,19 @@ def _item_of(
     split_block: tl.tensor,
     PLANNED: tl.constexpr,
 ) -> Any:
-    """The item of this program: request, keys, and whether it is the only one of the request."""
+    """The item of this program: request, keys, and whether it is the only one of the request.
+
+    Of an item that is not used ``stop`` is not after ``start``.
+    """
     item = tl.program_id(1)
     if PLANNED:
         req = tl.load(item_req_ptr + item)
         start = tl.load(item_start_ptr + item)
-        stop = tl.load(item_stop_ptr + item)
-        used = tl.maximum(req, 0)
-        first = tl.load(first_item_ptr + used)
-        alone = tl.load(first_item_ptr + used + 1) - first == 1
+        stop = tl.where(req >= 0, tl.load(item_stop_ptr + item), start)
+        req = tl.maximum(req, 0)
+        first = tl.load(first_item_ptr + req)
+        alone = tl.load(first_item_ptr + req + 1) - first == 1
+        num_keys = tl.load(seq_len_ptr + req)
     else:
         req = item // num_splits
         num_keys = tl.load(seq_len_ptr + req)
@@ -143,7 +147,7 @@ def _item_of(
         start = item % num_splits * length
         stop = tl.minimum(start + length, num_keys)
         alone = num_keys <= length
-    return item, req, start, stop, alone
+    return item, req, num_keys, start, stop, alone
 
 
 @jit
@@ -222,17 +226,15 @@ def _decode_paged_kernel(
 ) -> None:
     launch_early(OVERLAP)
     wait_for_inputs(OVERLAP)
-    item, req, start, stop, alone = _item_of(
+    item, req, num_keys, start, stop, alone = _item_of(
         seq_len_ptr, item_req_ptr, item_start_ptr, item_stop_ptr, first_item_ptr, num_splits,
         split_len, split_block, PLANNED,
     )  # fmt: skip
     # All that is to be looked up is asked for before the first of it is waited for.
-    used = tl.maximum(req, 0)
-    token = tl.load(query_start_ptr + used)
-    num_queries = tl.load(query_start_ptr + used + 1) - token
-    num_keys = tl.load(seq_len_ptr + used)
+    token = tl.load(query_start_ptr + req)
+    num_queries = tl.load(query_start_ptr + req + 1) - token
     unserved = (num_queries == 0) | (num_queries > max_query_len)
-    if (req < 0) | (start >= stop) | unserved:
+    if (start >= stop) | unserved:
         return
     at = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, HEAD_PAD)[None, :]

@@ -13,9 +13,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from sample_engine.attention.kernels.hopper_tiles import (
+    MANY,
     blocks_of,
     end_tiles,
     gluon_jit,
+    of_many,
     of_request,
     place_of,
     read,
@@ -136,6 +138,12 @@ def lead(
         if number >= passed + tiles:
             passed += tiles
             req += 1
+            # Mostly requests that decode, which have no tile here.
+            together = of_many(starts_ptr, req, num_reqs, skip_query_len, HEADS)
+            while (req < num_reqs) & (number >= passed + together):
+                passed += together
+                req += MANY
+                together = of_many(starts_ptr, req, num_reqs, skip_query_len, HEADS)
             token, num_queries, tiles = of_request(starts_ptr, req, num_reqs, skip_query_len, HEADS)
         else:
             row, head = place_of(number - passed, tiles, HEADS)

@@ -22,12 +22,14 @@ from sample_engine.kernels.common import varying
 
 __all__ = [
     "FIELDS",
+    "MANY",
     "SLOTS",
     "TILE_ROWS",
     "barriers",
     "blocks_of",
     "end_tiles",
     "gluon_jit",
+    "of_many",
     "of_request",
     "place_of",
     "read",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 TILE_ROWS = gl.constexpr(128)
+MANY = gl.constexpr(32)  # requests that are looked at together
 SLOTS = gl.constexpr(2)
 FIELDS = gl.constexpr(6)  # of a slot, in this order
 _TOKEN = gl.constexpr(0)  # the request's first one
@@ -74,6 +77,21 @@ def of_request(
     num_queries = gl.load(starts_ptr + req + 1, mask=there, other=0) - token
     tiles = gl.where(num_queries > skip_query_len, (num_queries + TILE_ROWS - 1) // TILE_ROWS, 0)
     return token, num_queries, tiles * HEADS
+
+
+@gluon_jit
+def of_many(
+    starts_ptr: gl.tensor,
+    req: gl.tensor,
+    num_reqs: gl.tensor,
+    skip_query_len: gl.tensor,
+    HEADS: gl.constexpr,
+) -> Any:
+    """The tiles of ``MANY`` requests from this one on, together."""
+    EACH: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    at = req + gl.arange(0, MANY, layout=EACH)
+    _, _, tiles = of_request(starts_ptr, at, num_reqs, skip_query_len, HEADS)
+    return gl.sum(tiles, 0)
 
 
 @gluon_jit
