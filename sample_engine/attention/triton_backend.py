@@ -149,10 +149,13 @@ class TritonBackend(AttentionBackend):
         splits: Splits,
     ) -> None:
         """Serve the requests with 1 to Q queries."""
+        from sample_engine.attention import tuning
         from sample_engine.attention.kernels.combine_splits import combine_splits
         from sample_engine.attention.kernels.decode_paged import decode_paged
 
         starts, lengths = common.query_start_loc, common.seq_lens
+        may_overlap = tuning.decode_overlaps(lengths.shape[0], common.max_seq_len)
+        overlap = self.overlap and may_overlap
         decode_paged(
             query,
             cache.key,
@@ -166,9 +169,9 @@ class TritonBackend(AttentionBackend):
             self.spec.scale,
             splits,
             config=self.decode_config,
-            overlap=self.overlap,
+            overlap=overlap,
         )
-        combine_splits(partial_out, partial_lse, starts, lengths, out, splits, overlap=self.overlap)
+        combine_splits(partial_out, partial_lse, starts, lengths, out, splits, overlap=overlap)
 
 
 def largest_of(common: CommonAttentionMetadata, limit: int) -> tuple[int, bool]:

@@ -15,7 +15,14 @@ from sample_engine.attention.kernels.decode_paged import DecodeConfig
 from sample_engine.attention.kernels.prefill import PrefillConfig
 from sample_engine.attention.kernels.splits import EvenSplits, FixedSplits, UnplannedSplits
 
-__all__ = ["decode_config", "most_decode_queries", "overlaps", "prefill_config", "splits_for"]
+__all__ = [
+    "decode_config",
+    "decode_overlaps",
+    "most_decode_queries",
+    "overlaps",
+    "prefill_config",
+    "splits_for",
+]
 
 # Whether prefill on Hopper is left to the kernel in Gluon where that fits.
 _PREFER_HOPPER = True
@@ -30,6 +37,7 @@ _MOST_DECODE_ROWS = 64  # query heads times queries in a tile of the decode kern
 _SPLIT_OF_FLOAT32 = 256
 _PROGRAMS_AT_ONCE = 2  # of a processor, by their shared memory: a lone request is cut for these
 _PROGRAMS_PER_PROCESSOR = 16  # at most: each needs memory for a partial result
+_LONG_TEXT = 8192  # tokens; from here on an early start costs more than it brings
 _MOST_BLOCKS = 16  # of keys in a piece of a text that is cut no more than it has to be
 
 
@@ -76,6 +84,17 @@ def decode_config(spec: AttentionSpec, capability: tuple[int, int] | None) -> De
 def overlaps(capability: tuple[int, int] | None) -> bool:
     """Whether the kernels of a decode may start before the one before them has ended."""
     return _OVERLAP and capability is not None and capability[0] >= _OVERLAPPING
+
+
+def decode_overlaps(num_reqs: int, max_seq_len: int) -> bool:
+    """Whether those of a batch's decode may do so, too.
+
+    All programs of a lone request run at once. If they start while another kernel still has its
+    place, some processors get three of them and others one, and a long text is read as slowly as
+    the fullest processor reads: on an H200 one of 131,072 tokens in 167 us a layer in place of 133,
+    one of 32,768 in 50 in place of 42. A short text gains by the early start.
+    """
+    return num_reqs > 1 or max_seq_len < _LONG_TEXT
 
 
 def most_decode_queries(spec: AttentionSpec) -> int:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sample_engine.attention.interface import CommonAttentionMetadata, LayerCache
 from sample_engine.attention.kernels.splits import EvenSplits, FixedSplits, item_tensors
 from tests.engine.support.attention import Shape
 
@@ -48,6 +49,47 @@ def test_lone_texts_are_cut_for_all_processors_and_short_ones_in_company_are_lef
     lengths = torch.full((num_reqs,), length, dtype=torch.int32)
     used = item_tensors(splits, lengths).item_req >= 0
     assert used.sum() == num_reqs * pieces
+
+
+def test_a_lone_long_text_is_decoded_by_kernels_that_begin_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As its programs would else be spread unevenly; what comes of it is the same."""
+    from sample_engine.attention.kernels import combine_splits, decode_paged
+    from sample_engine.attention.triton_backend import TritonBackend
+
+    shape = Shape(4, 2, 16)
+    backend = TritonBackend(shape.spec)
+    backend.overlap = True  # as on Hopper
+    seen: list[bool] = []
+    for module, name in ((decode_paged, "decode_paged"), (combine_splits, "combine_splits")):
+        monkeypatch.setattr(module, name, lambda *_, overlap, **__: seen.append(overlap))
+    for num_reqs, longest, expected in ((1, 8191, True), (1, 8192, False), (2, 8192, True)):
+        common = common_of_lengths([longest] * num_reqs)
+        metadata = backend.build(common)
+        query = torch.zeros(num_reqs, 4, 16)
+        cache = LayerCache(torch.zeros(1, 16, 2, 16), torch.zeros(1, 16, 2, 16))
+        backend.forward(query, cache, metadata, query)
+        assert seen == [expected] * 2
+        seen.clear()
+
+
+def common_of_lengths(lengths: list[int]) -> CommonAttentionMetadata:
+    """Requests of one query each, all of whose tokens are in the null block."""
+    starts = torch.arange(len(lengths) + 1, dtype=torch.int32)
+    lens = torch.tensor(lengths, dtype=torch.int32)
+    return CommonAttentionMetadata(
+        query_start_loc=starts,
+        seq_lens=lens,
+        block_table=torch.zeros(len(lengths), max(lengths) // 16 + 1, dtype=torch.int32),
+        slot_mapping=torch.full((len(lengths),), -1),
+        query_start_loc_cpu=starts,
+        seq_lens_cpu=lens,
+        num_reqs=len(lengths),
+        num_tokens=len(lengths),
+        max_query_len=1,
+        max_seq_len=max(lengths),
+    )
 
 
 @given(
