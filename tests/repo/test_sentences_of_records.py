@@ -147,19 +147,23 @@ PLACES = [
     ),
     (
         f"{ENGINE}/speculation.md",
-        "a token takes 0.22 of the time with `eagle` and five drafts for one request, and 0.43 for "
-        "32 ",
-        "record_gpu_2026-11-30_2",
-        (
-            "batch 1 eagle k=5 FULL_AND_PIECEWISE, to none | 0.223",
-            "batch 32 eagle k=5 FULL_AND_PIECEWISE, to none | 0.428",
-        ),
+        "2.20 times the tokens with `eagle` and five drafts for one request, and 1.93 times for 32; "
+        "with `ngram` 1.75 and 1.21 times ",
+        "speculation_gpu_2026-12-01",
+        ("12225 | 2.20", "130082 | 1.93", "9732 | 1.75", "81566 | 1.21"),
+    ),
+    (
+        f"{ENGINE}/speculation.md",
+        "takes 1.477 times one without, 1.274 times with a draft vocabulary of 32,000, and one "
+        "with n-gram drafts 1.021 times ",
+        "engine_speculation_gpu_2026-12-01",
+        ("6.381 | 1.477", "5.505 | 1.274", "4.412 | 1.021"),
     ),
     (
         f"{ENGINE}/steps.md",
-        "took 0.937 of its time",
-        "engine_async_gpu_2026-11-30_2",
-        ("4.373 | 0.937",),
+        "took 0.978 of its time in the caller's process, and 4.115 ms in place of 4.239 ms",
+        "engine_async_gpu_2026-12-01",
+        ("4.123 | 0.978", "4.115 | 0.976", "4.239 | 1.006"),
     ),
     (
         f"{ENGINE}/steps.md",
@@ -169,14 +173,15 @@ PLACES = [
     ),
     (
         f"{ENGINE}/steps.md",
-        "5276 tokens/s with `eagle` and five drafts at batch 1 (5175 to 7069), and 73321 at batch "
-        "32 (55563 to 77834); without speculation 1632 (1295 to 1827) and 30181 (23924 to 34117)",
-        "speculation_gpu_2026-11-30_2",
+        "12225 tokens/s with `eagle` and five drafts at batch 1 (11841 to 12628), and 130082 at "
+        "batch 32 (128180 to 137830); without speculation 5569 (5380 to 5581) and 67333 (66674 to "
+        "68668)",
+        "speculation_gpu_2026-12-01",
         (
-            "| 1, eagle k=5, FULL_AND_PIECEWISE | 5276 |",
-            "| 32, eagle k=5, FULL_AND_PIECEWISE | 73321 |",
-            "| 1, none, FULL_AND_PIECEWISE | 1632 |",
-            "| 32, none, FULL_AND_PIECEWISE | 30181 |",
+            "| 1, eagle k=5, FULL_AND_PIECEWISE | 12225 |",
+            "| 32, eagle k=5, FULL_AND_PIECEWISE | 130082 |",
+            "| 1, none, FULL_AND_PIECEWISE | 5569 |",
+            "| 32, none, FULL_AND_PIECEWISE | 67333 |",
         ),
     ),
     (
