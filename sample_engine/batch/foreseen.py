@@ -20,8 +20,8 @@ from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 
 __all__ = ["Foreseen", "WrittenOnDevice", "next_step_of", "signature_of"]
 
-# Of each request: which it is, where its tokens start, how many they are, and a number that
-# changes when its blocks become others.
+# Of each request: which it is, where its tokens start, how many they are, and how often it was
+# preempted, after which its blocks are others.
 Signature = list[tuple[int, int, int, int]]
 
 

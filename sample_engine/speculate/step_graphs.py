@@ -3,7 +3,8 @@
 One graph for each FULL graph of the model: so a step of requests that only decode is two replays,
 and between them and the one copy that ends it nothing comes from the host. They are for greedy
 requests; a step with others, with the middle of a prompt or with log probabilities goes through the
-same functions (``step``) without a graph.
+same functions (``step``) without a graph. What a graph does last is to write the inputs of the next
+step, as the device is the first to know how many drafts count.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ class StepGraphs:
     ) -> StepResult | None:
         """Replay what follows a FULL graph of the model that was just replayed.
 
-        None: there is no graph of such a step, and nothing was done. The inputs are then those of
-        the step that mostly comes next: see :meth:`InputBatch.foresee_drafts`.
+        Afterwards the inputs on the device are those of the step that mostly comes next: see
+        :meth:`InputBatch.foresee_drafts`. None: there is no graph of such a step, and nothing was
+        done.
         """
         if speculator is not self._speculator or desc not in self.manager:
             return None

@@ -28,7 +28,7 @@ __all__ = ["AheadBuffers", "DecodeBuffers", "EaglePasses", "PlaceOfPass", "advan
 
 @dataclasses.dataclass(frozen=True)
 class DecodeBuffers:
-    """What a graph of a pass reads and writes, at addresses that never change; cut to a size.
+    """What graphs of passes read and write, at addresses that never change; :meth:`cut` to a size.
 
     ``positions`` are those of the features that the head gets, not of the token with them, which is
     the next one.
