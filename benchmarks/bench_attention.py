@@ -254,9 +254,8 @@ def _library_decode(kind: type[FlashLibrary], case: DecodeCase) -> Work:
 def replayed(results: Results, name: str) -> None:
     """Decode from a graph, beside a copy from a graph that moves as many bytes.
 
-    Once as one call and once as the calls of several layers, each with memory of its own. One call
-    alone pays for what was in the cache before it: the lines that were written to push everything
-    out are written back while it reads. A copy leaves as many of its own behind.
+    Once as one call, whose time has the launch of a graph in it and whatever the cache held before,
+    and once as the calls of several layers, each with memory of its own, as a step has them.
     """
     size, _, page = name.split()
     case = DecodeCase(_lengths(size, _RAGGED_TEXTS), int(page), torch.device("cuda"))
