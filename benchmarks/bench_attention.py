@@ -134,7 +134,7 @@ def prefill(results: Results, name: str) -> None:
         add("SDPA flash", _sdpa(case, SDPBackend.FLASH_ATTENTION))
         add("SDPA cuDNN", _sdpa(case, SDPBackend.CUDNN_ATTENTION))
     for library in _LIBRARIES:
-        add(library.module, _library_prefill(library, case))
+        add(library.module, _library(library, case))
     if not heads.fp8_cache:
         add("triton contiguous", _contiguous(case))
     add("triton paged 16", _backend(TritonBackend(case.spec), case))
@@ -144,7 +144,7 @@ def prefill(results: Results, name: str) -> None:
     work = _backend(TritonBackend(large.spec), large)
     results.add(name, work, other, large.flops, "TFLOP/s", 1e12)
     name = f"{label} {FlashAttention3OfVllm.module}, pages of 128"
-    work = _library_prefill(FlashAttention3OfVllm, large)
+    work = _library(FlashAttention3OfVllm, large)
     results.add(name, work, other, large.flops, "TFLOP/s", 1e12)
 
 
@@ -172,21 +172,23 @@ def _sdpa(case: PrefillCase, backend: SDPBackend) -> Work:
     return work
 
 
-def _library_prefill(kind: type[FlashLibrary], case: PrefillCase) -> Work:
+def _library(kind: type[FlashLibrary], case: PrefillCase | DecodeCase) -> Work:
+    """A library's attention: over the pages, or over what a case has without."""
+
     @functools.cache
     def library() -> FlashLibrary:
         return kind()
 
     def work() -> torch.Tensor:
-        starts, longest = case.common.query_start_loc, max(case.lengths)
-        if not kind.paged:
+        common = case.common
+        starts, longest = common.query_start_loc, (common.max_query_len, common.max_seq_len)
+        if isinstance(case, PrefillCase) and not kind.paged:
             return library().attend(
-                case.query, case.key, case.value, starts, starts, None, longest, longest,
-                case.spec.scale,
-            )  # fmt: skip
+                case.query, case.key, case.value, starts, starts, None, *longest, case.spec.scale
+            )
         return library().attend(
-            case.query, *case.cache, starts, case.common.seq_lens, case.common.block_table,
-            longest, longest, case.spec.scale,
+            case.query, *case.cache, starts, common.seq_lens, common.block_table, *longest,
+            case.spec.scale,
         )  # fmt: skip
 
     return work
@@ -210,7 +212,7 @@ def _backend(backend: AttentionBackend, case: PrefillCase | DecodeCase) -> Work:
     metadata = backend.build(case.common)
 
     def work() -> torch.Tensor:
-        backend.forward(case.query, case.cache, metadata, case.out)
+        _attend(backend, case, [case.cache], metadata)
         return case.out
 
     return work
@@ -234,21 +236,7 @@ def decode(results: Results, name: str) -> None:
     if not heads.fp8_cache:
         for library in _LIBRARIES:
             if library.paged:
-                add(library.module, _library_decode(library, case))
-
-
-def _library_decode(kind: type[FlashLibrary], case: DecodeCase) -> Work:
-    @functools.cache
-    def library() -> FlashLibrary:
-        return kind()
-
-    def work() -> torch.Tensor:
-        return library().attend(
-            case.query, *case.cache, case.common.query_start_loc, case.common.seq_lens,
-            case.common.block_table, 1, case.common.max_seq_len, case.spec.scale,
-        )  # fmt: skip
-
-    return work
+                add(library.module, _library(library, case))
 
 
 def replayed(results: Results, name: str) -> None:
@@ -291,7 +279,10 @@ def _cloned(cache: LayerCache) -> LayerCache:
 
 
 def _attend(
-    backend: AttentionBackend, case: DecodeCase, caches: Sequence[LayerCache], metadata: Any
+    backend: AttentionBackend,
+    case: PrefillCase | DecodeCase,
+    caches: Sequence[LayerCache],
+    metadata: Any,
 ) -> None:
     """A step's attention, layer by layer. What ``lazy_plan`` plans it plans once for all."""
     for cache in caches:

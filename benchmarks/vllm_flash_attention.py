@@ -1,17 +1,13 @@
-"""FlashAttention-3 as vLLM builds it: the one published build that reads pages.
+"""FlashAttention-3 as vLLM builds it, which reads pages.
 
-Its library is found in an installed vLLM and loaded alone: to import vLLM takes seconds, and
-initializes CUDA.
+Its library is found in an installed vLLM and loaded alone: the rest of vLLM is not wanted here.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import torch
 
-from sample_engine.attention.flash_libraries import FlashLibrary
+from sample_engine.attention.flash_libraries import FlashLibrary, find_in_package
 
 __all__ = ["FlashAttention3OfVllm"]
 
@@ -28,7 +24,7 @@ class FlashAttention3OfVllm(FlashLibrary):
     capabilities = (9,)
 
     def __init__(self) -> None:
-        found = _library()
+        found = find_in_package("vllm", _LIBRARY)
         if found is None:
             raise ModuleNotFoundError(f"no vLLM with {_LIBRARY} is installed")
         torch.ops.load_library(str(found))
@@ -36,7 +32,7 @@ class FlashAttention3OfVllm(FlashLibrary):
     @classmethod
     def is_installed(cls) -> bool:
         """Whether there is a vLLM with this library."""
-        return _library() is not None
+        return find_in_package("vllm", _LIBRARY) is not None
 
     def attend(
         self,
@@ -78,10 +74,3 @@ class FlashAttention3OfVllm(FlashLibrary):
             1, 0, nothing,  # one rank
         )[0]  # fmt: skip
         return out
-
-
-def _library() -> Path | None:
-    found = importlib.util.find_spec("vllm")
-    folders = (found.submodule_search_locations or ()) if found is not None else ()
-    paths = (Path(folder) / _LIBRARY for folder in folders)
-    return next((path for path in paths if path.is_file()), None)

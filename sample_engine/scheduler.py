@@ -178,7 +178,7 @@ class Scheduler:
         wanted = min(wanted, self.limits.most_tokens(request) - 1)
         if self.kv.num_blocks_for(wanted) == len(request.block_ids):
             return
-        if self.kv.num_free_besides([]) > len(self.running):
+        if self.kv.pool.num_free > len(self.running):
             self.kv.grow(request, wanted)
 
     def _blocks_wanted(self, request: Request, stop: int) -> int:

@@ -16,7 +16,7 @@ import torch
 
 from sample_engine.attention.interface import AttentionSpec
 
-__all__ = ["FlashLibrary", "find_library"]
+__all__ = ["FlashLibrary", "find_in_package", "find_library"]
 
 _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
@@ -80,7 +80,7 @@ class FlashAttention4(FlashLibrary):
     @classmethod
     def is_installed(cls) -> bool:
         """Looks into the folders of ``flash_attn``, which another library may own."""
-        return _has("cute/interface.py")
+        return find_in_package("flash_attn", "cute/interface.py") is not None
 
     def attend(
         self,
@@ -163,7 +163,7 @@ class FlashAttention2(_Contiguous):
     @classmethod
     def is_installed(cls) -> bool:
         """Looks into the folders of ``flash_attn``, which another library may own."""
-        return _has("flash_attn_interface.py")
+        return find_in_package("flash_attn", "flash_attn_interface.py") is not None
 
 
 # The one that reads pages comes first: it needs no copy of them.
@@ -183,8 +183,9 @@ def find_library(
     return None, ", ".join(reasons)
 
 
-def _has(file: str) -> bool:
-    """Whether a folder of the package ``flash_attn`` has this file."""
-    found = importlib.util.find_spec("flash_attn")
+def find_in_package(package: str, file: str) -> Path | None:
+    """A file of an installed package, which is not imported; ``None``: it has none, or is not."""
+    found = importlib.util.find_spec(package)
     folders = (found.submodule_search_locations or ()) if found is not None else ()
-    return any((Path(folder) / file).is_file() for folder in folders)
+    paths = (Path(folder) / file for folder in folders)
+    return next((path for path in paths if path.is_file()), None)

@@ -24,6 +24,7 @@ __all__ = [
     "add_rms_norm",
     "argmax",
     "greedy",
+    "has_kernels",
     "join_rms_norms",
     "linear",
     "linear_added_and_normed",
@@ -215,6 +216,11 @@ def argmax(
     return greedy(logits, 0)[0]
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Whether our kernels can run on a device: a GPU that Triton serves, and Triton is there."""
+    return device.type == "cuda" and _capability(device) >= _LEAST_CAPABILITY
+
+
 def _config_of_linear(x: Tensor, weight: Tensor, *others: Tensor) -> LinearConfig | None:
     """How our kernel computes a linear layer; ``None``: it does not, or is slower."""
     narrow = x.dtype in _NARROW and x.dim() == 2 and weight.is_contiguous()
@@ -233,7 +239,7 @@ def _in_kernels(*tensors: Tensor) -> bool:
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False
     alike = all(tensor.dtype == first.dtype and _is_packed(tensor) for tensor in tensors)
-    return alike and _capability(first.device) >= _LEAST_CAPABILITY
+    return alike and has_kernels(first.device)
 
 
 def _is_packed(tensor: Tensor) -> bool:

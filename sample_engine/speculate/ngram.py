@@ -75,7 +75,7 @@ class NgramSpeculator(Speculator):
         self, num_speculative_tokens: int, prompt_lookup_max: int, prompt_lookup_min: int
     ) -> None:
         super().__init__(num_speculative_tokens)
-        self._lookup = (prompt_lookup_max, prompt_lookup_min)
+        self._rule = (num_speculative_tokens, prompt_lookup_max, prompt_lookup_min)
 
     def propose(self, state: SpeculatorState) -> Drafts | None:
         """Drafts that nothing was drawn for: their distribution is one-hot."""
@@ -93,13 +93,13 @@ class NgramSpeculator(Speculator):
         return self._on_device
 
     def _on_device(self, state: SpeculatorState) -> Drafts:
-        return ops.look_up_ngrams(state, *self._lookup, self.num_speculative_tokens)
+        return ops.look_up_ngrams(state, *self._rule)
 
     def _in_numpy(self, state: SpeculatorState) -> Drafts:
         lengths = torch.where(state.num_sampled > 0, state.lengths, 0).numpy()
         size = int(lengths.max(initial=0))
         texts = state.texts.numpy()[state.rows.numpy(), :size]
-        drafts, counts = look_up_ngrams(texts, lengths, self.num_speculative_tokens, *self._lookup)
+        drafts, counts = look_up_ngrams(texts, lengths, *self._rule)
         return Drafts(torch.from_numpy(drafts).clamp_(min=0), torch.from_numpy(counts))
 
 

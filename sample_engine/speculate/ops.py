@@ -1,13 +1,10 @@
 """What is worked out between a model's pass and that of a draft head: numbers of each request.
 
-By our kernels on a GPU where there is Triton, in plain torch elsewhere; neither waits for the
-device. Shapes are those of ``batch.draft_tensors``.
+By our kernels where the model's can run, in plain torch elsewhere; neither waits for the device.
+Shapes are those of ``batch.draft_tensors``.
 """
 
 from __future__ import annotations
-
-import functools
-import importlib.util
 
 import torch
 
@@ -20,6 +17,7 @@ from sample_engine.batch.draft_tensors import (
     Verdict,
 )
 from sample_engine.batch.scheduled_batch import NOT_FINITE
+from sample_engine.model.ops import has_kernels
 from sample_engine.speculate.interface import SpeculatorState
 from sample_engine.speculate.kernels import reference
 
@@ -48,7 +46,7 @@ def accept(
         NOT_FINITE,
         accepted,
     )
-    if not _in_kernels(found):
+    if not has_kernels(found.device):
         return Verdict(*reference.accept(*args))
     from sample_engine.speculate.kernels import verdict as kernels
 
@@ -62,7 +60,7 @@ def append(
 ) -> torch.Tensor:  # [R'] int64
     """Write what is certain behind the texts of a step; how long they are then."""
     args = (texts, step.rows, step.lengths, verdict.token_ids, verdict.num_sampled)
-    if not _in_kernels(texts):
+    if not has_kernels(texts.device):
         return reference.append(*args)
     from sample_engine.speculate.kernels import verdict as kernels
 
@@ -70,12 +68,12 @@ def append(
 
 
 def look_up_ngrams(
-    state: SpeculatorState, prompt_lookup_max: int, prompt_lookup_min: int, k: int
+    state: SpeculatorState, k: int, prompt_lookup_max: int, prompt_lookup_min: int
 ) -> Drafts:
     """What came after the last tokens of each text earlier in it: see ``speculate.ngram``."""
     rule = (k, prompt_lookup_max, prompt_lookup_min)
     args = (state.texts, state.lengths, *rule, state.rows, state.num_sampled)
-    if not _in_kernels(state.texts):
+    if not has_kernels(state.texts.device):
         return Drafts(*reference.look_up_ngrams(*args, padding=0))
     from sample_engine.speculate.kernels import ngram as kernels
 
@@ -94,7 +92,7 @@ def certain_ends(
         state.num_drafts,
         state.num_sampled,
     )
-    if not _in_kernels(state.texts):
+    if not has_kernels(state.texts.device):
         return reference.certain_ends(*args)
     from sample_engine.speculate.kernels import passes as kernels
 
@@ -121,7 +119,7 @@ def place_passes(
         first,
         ahead,
     )
-    if not _in_kernels(last_tokens):
+    if not has_kernels(last_tokens.device):
         return reference.place_passes(*args)
     from sample_engine.speculate.kernels import passes as kernels
 
@@ -147,17 +145,8 @@ def write_next_step(
         longest,
         PAD_SLOT_ID,
     )
-    if not _in_kernels(texts):
+    if not has_kernels(texts.device):
         return reference.write_next_step(*args)
     from sample_engine.speculate.kernels import next_step as kernels
 
     return kernels.write_next_step(*args)
-
-
-def _in_kernels(tensor: torch.Tensor) -> bool:
-    return bool(tensor.is_cuda) and _has_triton()
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None

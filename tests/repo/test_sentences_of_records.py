@@ -147,8 +147,8 @@ PLACES = [
     ),
     (
         f"{ENGINE}/speculation.md",
-        "2.20 times the tokens with `eagle` and five drafts for one request, and 1.93 times for 32; "
-        "with `ngram` 1.75 and 1.21 times ",
+        "2.20 times the tokens with `eagle` and five drafts for one request, and 1.93 times for "
+        "32; with `ngram` 1.75 and 1.21 times ",
         "speculation_gpu_2026-12-01",
         ("12225 | 2.20", "130082 | 1.93", "9732 | 1.75", "81566 | 1.21"),
     ),

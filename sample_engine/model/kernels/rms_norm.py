@@ -6,6 +6,7 @@ Sums are float32; what is rounded on the way is what torch rounds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -18,6 +19,19 @@ __all__ = ["MOST_JOINED", "add_parts_rms_norm", "add_rms_norm", "join_rms_norms"
 
 MOST_JOINED = 3  # norms that one launch computes side by side
 _PER_WARP = 512  # features
+
+
+@jit
+def _scaled(
+    x: tl.tensor,  # [SIZE_PAD] float32
+    weight: tl.tensor,  # [SIZE_PAD] float32
+    eps: tl.tensor,
+    like: tl.tensor,  # a pointer to the dtype of the result
+    SIZE: tl.constexpr,
+) -> Any:
+    """A token scaled to a root mean square of one, times its weight."""
+    scale = tl.rsqrt(tl.sum(x * x, 0) / SIZE + eps)
+    return rounded(x * scale, like) * weight
 
 
 @jit
@@ -56,8 +70,7 @@ def _rms_norm_kernel(
         total = (x + delta).to(sum_ptr.dtype.element_ty)
         tl.store(sum_ptr + token * SIZE + at, total, mask=ok)
         x = total.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, 0) / SIZE + eps)
-    normed = rounded(x * scale, out_ptr) * weight
+    normed = _scaled(x, weight, eps, out_ptr, SIZE)
     tl.store(out_ptr + token * SIZE + at, normed.to(out_ptr.dtype.element_ty), mask=ok)
 
 
@@ -92,9 +105,7 @@ def _join_rms_norms_kernel(
     weight = tl.load(first_weight_ptr + at, mask=first, other=0.0)
     weight += tl.load(second_weight_ptr + at, mask=second, other=0.0)
     weight += tl.load(third_weight_ptr + at, mask=third, other=0.0)
-    wide = x.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + eps)
-    normed = rounded(wide * scale, out_ptr) * weight.to(tl.float32)
+    normed = _scaled(x.to(tl.float32), weight.to(tl.float32), eps, out_ptr, SIZE)
     place = (token * tl.num_programs(1) + part) * SIZE + at
     tl.store(out_ptr + place, normed.to(out_ptr.dtype.element_ty), mask=at < SIZE)
 

@@ -141,7 +141,6 @@ class EagleSpeculator(Speculator):
             return None
         if graphs is not None and graphs.has_decode(num_reqs):
             buffers = self.buffers.cut(num_reqs)
-            buffers.store(hidden, logits)
 
             def replay(_: int, token_ids: torch.Tensor) -> torch.Tensor:
                 buffers.token_ids.copy_(token_ids)
@@ -149,10 +148,8 @@ class EagleSpeculator(Speculator):
                 return buffers.logits
 
             return self._drafts(state, logits, replay)
-        common = self._common_of_decodes(state.common)
-        places = [self._ahead.of(index, num_reqs) for index in range(self._ahead.num_passes)]
-        metadata = [self._metadata_of(place, common) for place in places]
-        return self._drafts(state, logits, self._decoder(hidden, places, metadata))
+        further = self._further_passes(state.common)
+        return self._drafts(state, logits, self._decoder(hidden, further))
 
     def _is_one_text(self, state: SpeculatorState, one_text: OneText) -> bool:
         """Whether a step decodes one text, and nothing of it is a graph or padding."""
@@ -202,30 +199,32 @@ class EagleSpeculator(Speculator):
         self, common: CommonAttentionMetadata
     ) -> Callable[[SpeculatorState], Drafts | None]:
         """:meth:`propose` for a graph: all metadata is made now, of a batch as large as can be."""
-        num_reqs = common.seq_lens.shape[0]
-        first, of_decodes = self.backend.build(common), self._common_of_decodes(common)
-        places = [self._ahead.of(index, num_reqs) for index in range(self._ahead.num_passes)]
-        further = [self._metadata_of(place, of_decodes) for place in places]
+        first, further = self.backend.build(common), self._further_passes(common)
 
         def propose(state: SpeculatorState) -> Drafts:
             next_ids, last_tokens = ops.certain_ends(state)
             self._place_passes(state, last_tokens)
             hidden, logits = self._prefill_eagerly(state, next_ids, last_tokens, first)
-            return self._drafts(state, logits, self._decoder(hidden, places, further))
+            return self._drafts(state, logits, self._decoder(hidden, further))
 
         return propose
+
+    def _further_passes(self, common: CommonAttentionMetadata) -> list[tuple[PlaceOfPass, Any]]:
+        """Where each further pass of a step is, and the backend's metadata of it."""
+        num_reqs, of_decodes = common.seq_lens.shape[0], self._common_of_decodes(common)
+        places = (self._ahead.of(index, num_reqs) for index in range(self._ahead.num_passes))
+        return [(place, self._metadata_of(place, of_decodes)) for place in places]
 
     def _decoder(
         self,
         hidden: torch.Tensor,  # [R', C], of the prefill pass
-        places: Sequence[PlaceOfPass],
-        metadata: Sequence[Any],  # of each
+        further: Sequence[tuple[PlaceOfPass, Any]],  # of _further_passes
     ) -> _Decode:
         """What runs the further passes, each on the hidden states of the one before."""
 
         def decode(index: int, token_ids: torch.Tensor) -> torch.Tensor:
             nonlocal hidden
-            hidden, logits = self.passes.decode(token_ids, hidden, places[index], metadata[index])
+            hidden, logits = self.passes.decode(token_ids, hidden, *further[index])
             return logits
 
         return decode
@@ -280,11 +279,14 @@ class EagleSpeculator(Speculator):
         """Work out where all passes are, and run the first."""
         next_ids, last_tokens = ops.certain_ends(state)
         self._place_passes(state, last_tokens)
+        buffers = self.buffers.cut(state.rows.shape[0])
         if self.graphs is not None and self.graphs.run_prefill(state.desc, next_ids, last_tokens):
-            left = self.buffers.cut(state.rows.shape[0])
-            return left.hidden, left.logits
+            return buffers.hidden, buffers.logits
         metadata = self.backend.build(state.common)
-        return self._prefill_eagerly(state, next_ids, last_tokens, metadata)
+        hidden, logits = self._prefill_eagerly(state, next_ids, last_tokens, metadata)
+        if self.graphs is not None:
+            buffers.store(hidden, logits)  # graphs of further passes read them there
+        return hidden, logits
 
     def _prefill_eagerly(
         self,
